@@ -67,7 +67,7 @@ mutate: ## change one operator of the routing rules or the credentials at a time
 bench: build ## CPU a request and a chunk, beside a plain proxy and nginx
 	@$(GO) run ./bench
 
-bench-builtin: build ## the built-in engine: conversations over two daemons, tokens a second beside node-llama-cpp
+bench-builtin: build ## the built-in engine: conversations over two daemons, tokens a second beside node-llama-cpp and llama-server
 	@$(GO) run ./bench -builtin
 
 bench-idle: build ## 10,000 idle tunnels: memory of each, and how soon all are back

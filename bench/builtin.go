@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"bytes"
 	"context"
-	"encoding/binary"
 	"encoding/json/v2"
 	"errors"
 	"fmt"
@@ -20,9 +19,11 @@ import (
 	"time"
 
 	"github.com/kith/kith/internal/enginetest"
+	"github.com/kith/kith/internal/llama/llamatest"
 )
 
 const (
+	tiny      = "tiny" // the id of the small model
 	tinyModel = "internal/llama/data/tiny.gguf"
 	// promptTokens is the length of the instructions before a conversation.
 	promptTokens = 6000
@@ -31,21 +32,25 @@ const (
 	storyTokens = 150
 )
 
-// longModel copies the small model with a context of 8,192 tokens: the answers make no
-// sense beyond those that it was trained on, and take as long.
-func (b *bench) longModel() string {
+// smallModel returns the small model's file.
+func smallModel() []byte {
 	file, err := os.ReadFile(tinyModel)
 	if err != nil {
 		check(fmt.Errorf("cannot read the small model: %w; run bench in the repository's folder", err))
 	}
-	key := []byte("llama.context_length")
-	at := bytes.Index(file, key)
-	if at < 0 {
-		check(errors.New("cannot find the length of the context in " + tinyModel))
-	}
-	binary.LittleEndian.PutUint32(file[at+len(key)+4:], 8192) // after the type of the value
-	path := filepath.Join(b.dir, model+".gguf")
-	check(os.WriteFile(path, file, 0o600))
+	return file
+}
+
+// longModel writes the small model with a context of 8,192 tokens: the answers make no
+// sense beyond those that it was trained on, and take as long.
+func (b *bench) longModel() string {
+	return b.write(model+".gguf", llamatest.WithContext(smallModel(), 8192))
+}
+
+// write writes a file to the bench's folder.
+func (b *bench) write(name string, content []byte) (path string) {
+	path = filepath.Join(b.dir, name)
+	check(os.WriteFile(path, content, 0o600))
 	return path
 }
 
@@ -197,11 +202,7 @@ type speed struct{ wall, cpu float64 }
 func (b *bench) decoding(ctx context.Context, rounds int) string {
 	folder := b.installNode(ctx)
 	file := must(filepath.Abs(tinyModel))
-	local, pid := b.machine("alone", file, nil)
-	t := &target{name: "the built-in engine", base: "http://" + local + "/v1"}
-	if err := await(ctx, 20*time.Second, func() bool { _, err := t.story(ctx, 1); return err == nil }); err != nil {
-		check(fmt.Errorf("the built-in engine is not ready: %w%s", err, b.logs("alone")))
-	}
+	t := b.alone(ctx, "alone", file)
 	var text strings.Builder
 	text.WriteString("| At once | built-in engine, tokens/s | node-llama-cpp | ratio | tokens a second of CPU | node-llama-cpp | ratio |\n" +
 		"|---|---|---|---|---|---|---|\n")
@@ -210,7 +211,7 @@ func (b *bench) decoding(ctx context.Context, rounds int) string {
 		for round := range rounds {
 			fmt.Fprintf(os.Stderr, "decoding %d at once, round %d/%d\n", atOnce, round+1, rounds)
 			there = append(there, must(nodeSpeed(ctx, folder, file, atOnce)))
-			here = append(here, must(t.speed(ctx, pid, atOnce)))
+			here = append(here, must(t.speed(ctx, story, atOnce)))
 		}
 		fmt.Fprintf(&text, "| %d |", atOnce)
 		for _, read := range []func(speed) float64{func(s speed) float64 { return s.wall }, func(s speed) float64 { return s.cpu }} {
@@ -222,7 +223,28 @@ func (b *bench) decoding(ctx context.Context, rounds int) string {
 	return text.String()
 }
 
+// alone starts a daemon whose built-in engine runs the model file, without a hub.
+func (b *bench) alone(ctx context.Context, name, file string) *target {
+	local, pid := b.machine(name, file, nil)
+	t := &target{name: "the built-in engine", base: "http://" + local + "/v1"}
+	b.speaks(ctx, t, name)
+	t.pids = append(children(pid), pid)
+	return t
+}
+
+// speaks waits until a target without a hub answers.
+func (b *bench) speaks(ctx context.Context, t *target, process string) {
+	if err := await(ctx, 20*time.Second, func() bool { _, err := t.generate(ctx, story); return err == nil }); err != nil {
+		check(fmt.Errorf("%s is not ready: %w%s", t.name, err, b.logs(process)))
+	}
+}
+
 const storyQuestion = "Tell me a long story about an owl."
+
+// generation is a kind of answer: the question, and further members of the request.
+type generation struct{ name, question, more string }
+
+var story = generation{"a story", storyQuestion, ""}
 
 // installNode installs node-llama-cpp in the bench's folder.
 func (b *bench) installNode(ctx context.Context) string {
@@ -248,29 +270,33 @@ func nodeSpeed(ctx context.Context, folder, file string, atOnce int) (s speed, e
 	return s, err
 }
 
-// speed asks for atOnce stories and returns the tokens a second, and those a second of
-// CPU of the daemon and its worker.
-func (t *target) speed(ctx context.Context, pid, atOnce int) (s speed, err error) {
-	pids := append(children(pid), pid)
-	if _, err := t.stories(ctx, atOnce); err != nil {
+// speed makes atOnce answers at a time, for a second and more, and returns the tokens a
+// second, and those a second of CPU of the target's processes.
+func (t *target) speed(ctx context.Context, g generation, atOnce int) (s speed, err error) {
+	if _, err := t.generateAll(ctx, g, atOnce); err != nil {
 		return s, err
 	}
-	before, began := cpu(pids), time.Now()
-	tokens, err := t.stories(ctx, atOnce)
-	seconds := time.Since(began).Seconds()
-	used := time.Duration(0)
-	for i, after := range cpu(pids) {
+	before, began, tokens := cpu(t.pids), time.Now(), 0
+	for time.Since(began) < time.Second { // CPU is counted in hundredths of a second
+		more, err := t.generateAll(ctx, g, atOnce)
+		if err != nil {
+			return s, err
+		}
+		tokens += more
+	}
+	seconds, used := time.Since(began).Seconds(), time.Duration(0)
+	for i, after := range cpu(t.pids) {
 		used += after - before[i]
 	}
-	return speed{float64(tokens) / seconds, float64(tokens) / used.Seconds()}, err
+	return speed{float64(tokens) / seconds, float64(tokens) / used.Seconds()}, nil
 }
 
-// stories asks for atOnce stories at the same time and returns their tokens.
-func (t *target) stories(ctx context.Context, atOnce int) (tokens int, err error) {
+// generateAll makes atOnce answers at the same time and returns their tokens.
+func (t *target) generateAll(ctx context.Context, g generation, atOnce int) (tokens int, err error) {
 	counts, errs := make([]int, atOnce), make([]error, atOnce)
 	var all sync.WaitGroup
 	for i := range atOnce {
-		all.Go(func() { counts[i], errs[i] = t.story(ctx, storyTokens) })
+		all.Go(func() { counts[i], errs[i] = t.generate(ctx, g) })
 	}
 	all.Wait()
 	for _, n := range counts {
@@ -279,9 +305,10 @@ func (t *target) stories(ctx context.Context, atOnce int) (tokens int, err error
 	return tokens, errors.Join(errs...)
 }
 
-// story asks for one streamed story and returns its tokens.
-func (t *target) story(ctx context.Context, limit int) (int, error) {
-	payload := fmt.Appendf(nil, `{"model":"tiny","stream":true,"stream_options":{"include_usage":true},"temperature":0,"max_tokens":%d,"messages":[{"role":"user","content":%q}]}`, limit, storyQuestion)
+// generate makes one streamed answer and returns its tokens.
+func (t *target) generate(ctx context.Context, g generation) (int, error) {
+	payload := fmt.Appendf(nil, `{"model":%q,"stream":true,"stream_options":{"include_usage":true},"temperature":0,"max_tokens":%d,"messages":[{"role":"user","content":%q}]%s}`,
+		tiny, storyTokens, g.question, g.more)
 	c := t.client(1)
 	defer c.CloseIdleConnections()
 	response, err := t.send(ctx, c, http.MethodPost, streamed(payload))

@@ -9,7 +9,8 @@
 //
 // The second form measures idle tunnels instead: what each costs the hub in
 // memory, and how long all of them take to come back after the hub's restart. The
-// third measures the built-in engine: conversations, and tokens a second.
+// third measures the built-in engine: conversations, and tokens a second beside
+// node-llama-cpp and llama-server.
 package main
 
 import (
@@ -69,7 +70,7 @@ func measure() {
 	rounds := flag.Int("rounds", 5, "rounds of each workload on each rig")
 	kith := flag.String("kith", "bin/kith", "the binary under measurement")
 	out := flag.String("out", "", "a page whose part between the bench marks is replaced with the table")
-	only := flag.String("only", "", "measure only rigs whose name holds this")
+	only := flag.String("only", "", "measure only rigs whose name holds this; with -builtin only parts: conversations, node-llama-cpp, llama-server")
 	alone := flag.String("load", "", "run only this workload: unary, paced, messages, responses, batched, open or prompt")
 	machines := flag.Int("idle", 0, "measure that many idle tunnels instead")
 	engines := flag.Bool("builtin", false, "measure the built-in engine instead")
@@ -87,8 +88,14 @@ func measure() {
 		return
 	}
 	if *engines {
-		fmt.Print(b.conversations(ctx, *rounds))
-		fmt.Print(b.decoding(ctx, *rounds))
+		for _, part := range []struct {
+			name    string
+			measure func(context.Context, int) string
+		}{{"conversations", b.conversations}, {"node-llama-cpp", b.decoding}, {"llama-server", b.besideServer}} {
+			if strings.Contains(part.name, *only) {
+				fmt.Print(part.measure(ctx, *rounds))
+			}
+		}
 		return
 	}
 	rigs := slices.DeleteFunc(b.rigs(ctx), func(t *target) bool { return !strings.Contains(t.name, *only) })

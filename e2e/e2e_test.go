@@ -46,6 +46,7 @@ func TestScripts(t *testing.T) {
 		Setup: func(env *testscript.Env) error {
 			path := filepath.Dir(binary) + string(os.PathListSeparator) + env.Getenv("PATH")
 			env.Setenv("PATH", path)
+			env.Setenv("ONLYKITH", filepath.Dir(binary)) // a PATH without the double of llama-server
 			home := filepath.Join(env.WorkDir, "home")
 			env.Setenv("HOME", home)
 			env.Setenv("KITH_HOME", filepath.Join(home, ".kith"))
@@ -67,32 +68,36 @@ func TestScripts(t *testing.T) {
 			return os.MkdirAll(filepath.Join(home, ".kith"), 0o700)
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
-			"network":  network,
-			"hub":      hub,
-			"daemon":   daemon,
-			"member":   member,
-			"double":   startDouble,
-			"reader":   reader,
-			"coder":    coder,
-			"computed": computed,
-			"page":     page,
-			"behave":   behave,
-			"counts":   counts,
-			"call":     call,
-			"stream":   stream,
-			"first":    first,
-			"flood":    flood,
-			"ended":    ended,
-			"hangup":   hangup,
-			"kill9":    kill9,
-			"halt":     halt,
-			"until":    until,
-			"body":     body,
-			"gguf":     gguf,
-			"value":    value,
-			"wiretap":  wiretap,
-			"sees":     sees,
-			"oneday":   func(*testscript.TestScript, bool, []string) { enginetest.OneDay() },
+			"network":    network,
+			"hub":        hub,
+			"daemon":     daemon,
+			"member":     member,
+			"double":     startDouble,
+			"reader":     reader,
+			"coder":      coder,
+			"computed":   computed,
+			"page":       page,
+			"behave":     behave,
+			"counts":     counts,
+			"call":       call,
+			"stream":     stream,
+			"first":      first,
+			"flood":      flood,
+			"ended":      ended,
+			"hangup":     hangup,
+			"kill9":      kill9,
+			"halt":       halt,
+			"until":      until,
+			"body":       body,
+			"gguf":       gguf,
+			"agentmodel": agentmodel,
+			"modelhub":   startModelHub,
+			"flow":       flow,
+			"resumed":    resumed,
+			"value":      value,
+			"wiretap":    wiretap,
+			"sees":       sees,
+			"oneday":     func(*testscript.TestScript, bool, []string) { enginetest.OneDay() },
 		},
 		RequireExplicitExec: true,
 	})
@@ -107,6 +112,8 @@ type story struct {
 	streams map[string]*streamed
 	doubles map[string]double
 	tap     *tap // nil: none
+
+	modelHub *modelSource // nil: none was started
 }
 
 func of(ts *testscript.TestScript) *story { return ts.Value(storyKey{}).(*story) }
@@ -121,6 +128,9 @@ func (s *story) end() {
 	}
 	for _, d := range s.doubles {
 		d.engine.Close()
+	}
+	if s.modelHub != nil {
+		s.modelHub.end()
 	}
 }
 

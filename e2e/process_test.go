@@ -63,6 +63,7 @@ func start(ts *testscript.TestScript, name string, args ...string) (*process, *b
 	p.cmd.Env = []string{
 		"PATH=" + ts.Getenv("PATH"), "HOME=" + ts.Getenv("HOME"), "KITH_HOME=" + ts.Getenv("KITH_HOME"),
 		"KITH_SYSTEM_ROOT=" + ts.Getenv("KITH_SYSTEM_ROOT"), "NO_COLOR=1", "TMPDIR=" + ts.Getenv("TMPDIR"),
+		"HF_ENDPOINT=" + ts.Getenv("HF_ENDPOINT"),
 	}
 	p.cmd.Stderr = p
 	read, write, err := os.Pipe()

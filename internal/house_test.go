@@ -62,6 +62,7 @@ var mayImport = map[string][]string{
 	"daemon/sealed":   {"daemon/private", "dialect", "dispatch/prefix", "fault", "fleet", "gateway", "seal", "tunnel"},
 	"dispatch/prefix": {"dialect"},
 	"llama/chatform":  {},
+	"llama/llamatest": {},
 	"ledger/journal":  {},
 	"mail/mailtest":   {},
 }

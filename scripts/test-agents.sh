@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # The coding agents that npm ships, in print mode: each reads a file by a tool
-# call, against a hub, a daemon and an engine double (e2e/agents). All of it
-# runs in a network namespace that has no outside. Wants bin/kith.
+# call, through a hub and a daemon, from an engine double and from the built-in
+# engine (e2e/agents). All of it runs in a network namespace that has no
+# outside. Wants bin/kith.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

@@ -25,6 +25,7 @@ type stage struct {
 	first  string // the one-time link of the first account
 	engine *enginetest.Engine
 	hub    *os.Process
+	env    []string // more of the environment of what is started
 }
 
 // newStage starts a fresh hub. Its machine will offer the models.
@@ -84,7 +85,7 @@ func (s *stage) read(name string) string {
 func (s *stage) start(args ...string) *os.Process {
 	s.t.Helper()
 	cmd := exec.Command(s.binary, args...)
-	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + s.home, "KITH_HOME=" + s.home, "KITH_SYSTEM_ROOT=" + s.home, "NO_COLOR=1"}
+	cmd.Env = append([]string{"PATH=" + os.Getenv("PATH"), "HOME=" + s.home, "KITH_HOME=" + s.home, "KITH_SYSTEM_ROOT=" + s.home, "NO_COLOR=1"}, s.env...)
 	for ending, to := range map[string]*io.Writer{".out": &cmd.Stdout, ".err": &cmd.Stderr} {
 		file := assert.Value(os.Create(filepath.Join(s.home, args[0]+ending)))(s.t)
 		defer file.Close() // the process has its own

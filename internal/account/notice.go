@@ -12,12 +12,13 @@ const (
 	NoticeAccess  NoticeKind = "access"  // a new share, a group that the member joined, a pin or exclusion of a machine
 	NoticeSpent   NoticeKind = "spent"   // the calls per day of a share or group are used up
 	NoticeOffline NoticeKind = "offline" // one of the member's machines is offline
+	NoticeFiles   NoticeKind = "models"  // the models of one of the member's machines were managed from elsewhere
 	NoticeEnding  NoticeKind = "ending"  // one of the member's keys expires soon
 	NoticeBackup  NoticeKind = "backup"  // for operators: there is no valid backup from the last days
 )
 
 // NoticeKinds are all kinds, in the order of the pages.
-var NoticeKinds = []NoticeKind{NoticeInvited, NoticeJoined, NoticeAccess, NoticeSpent, NoticeOffline, NoticeEnding, NoticeBackup}
+var NoticeKinds = []NoticeKind{NoticeInvited, NoticeJoined, NoticeAccess, NoticeSpent, NoticeFiles, NoticeOffline, NoticeEnding, NoticeBackup}
 
 // When members are notified and how long notices are kept
 // (docs/decisions/0017-notices.md).
@@ -35,7 +36,7 @@ const (
 type Notice struct {
 	MemberID string
 	Kind     NoticeKind
-	Subject  string    // the id of the object it is about
+	Subject  string    // the id of the object it is about; after a space, more that distinguishes it
 	Occasion time.Time // distinguishes notices about the same subject
 	At       time.Time
 	Text     string

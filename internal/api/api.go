@@ -50,6 +50,9 @@ type Config struct {
 	Control func(ctx context.Context, machine fleet.MachineID, change fleet.Control) error
 	// Seal returns what others need to seal calls for a connected machine.
 	Seal func(ctx context.Context, machine fleet.MachineID) (fleet.Seal, error)
+	// Files has a connected machine carry out an act on its model files. The error is
+	// fleet.ErrNotConnected, or as tunnel.SendFileAct has it.
+	Files func(ctx context.Context, machine fleet.MachineID, act fleet.FileAct) (fleet.ModelFiles, error)
 	// Ready returns why this hub currently refuses all calls, or nil.
 	Ready func(now time.Time) error
 	// Nodes returns the hub's nodes as seen by this one. Home returns the name of the node

@@ -35,10 +35,12 @@ type world struct {
 	server   *httptest.Server
 	members  map[string]account.Member
 	machine  account.Machine // ada's
+	from     fleet.MachineID // the machine whose credential a member uses
 	snapshot *fleet.Snapshot
 	changed  int
 	controls []fleet.Control
-	refuse   error // what Control answers
+	acts     []fleet.FileAct
+	refuse   error // what Control and Files answer
 	limit    error // what Admit answers
 	missed   []fleet.ModelID
 	blind    bool              // nothing can be confirmed
@@ -88,6 +90,14 @@ func worldOn(t *testing.T, config store.Config) *world {
 			w.controls = append(w.controls, c)
 			return w.refuse
 		},
+		Files: func(_ context.Context, id fleet.MachineID, act fleet.FileAct) (fleet.ModelFiles, error) {
+			assert.Equal(t, string(id), w.machine.ID, "machine")
+			w.acts = append(w.acts, act)
+			return fleet.ModelFiles{
+				Files: []fleet.ModelFile{{ID: "words", Size: 3, State: fleet.FileLoaded}},
+				Pulls: []fleet.ModelPull{{Model: "qwen3-4b", State: fleet.PullRunning, Done: 1, Total: -1}}, List: []fleet.ListedModel{},
+			}, w.refuse
+		},
 		Changed: func(context.Context) { w.changed++ },
 		Admit: func(fleet.Caller) error {
 			if w.crash {
@@ -125,7 +135,7 @@ func (w *world) identify(_ context.Context, secret string) (fleet.Caller, error)
 	if !ok {
 		return fleet.Caller{}, fault.New(fault.InvalidAPIKey, "who is that?")
 	}
-	return fleet.Caller{Member: fleet.MemberID(m.ID), Name: m.Name}, nil
+	return fleet.Caller{Member: fleet.MemberID(m.ID), Name: m.Name, Machine: w.from}, nil
 }
 
 // response is what the tests look at of an answer.
@@ -258,6 +268,8 @@ func TestWhatIsAdasIsNotEves(t *testing.T) {
 		"GET /api/usage":                              {{"eve", "/api/usage", "", 200}},
 		"GET /api/machines/{machine}/usage":           {{"eve", machine + "/usage", "", 404}, {"bob", machine + "/usage", "", 404}, {"ada", machine + "/usage", "", 200}},
 		"POST /api/groups/{group}/machines":           {{"eve", "/api/groups/lab/machines", `{"owner":"ada","machine":"box","rule":"excluded"}`, 404}, {"bob", "/api/groups/lab/machines", `{"owner":"ada","machine":"box","rule":"excluded"}`, 403}, {"ada", "/api/groups/lab/machines", `{"owner":"eve","machine":"box","rule":"pinned"}`, 404}},
+		"GET /api/machines/{machine}/models":          {{"eve", machine + "/models", "", 404}, {"bob", machine + "/models", "", 404}},
+		"POST /api/machines/{machine}/models":         {{"eve", machine + "/models", `{"act":"remove","model":"words"}`, 404}, {"bob", machine + "/models", `{"act":"pull","model":"words"}`, 404}},
 		"POST /api/machines/{machine}/keep-out":       {{"eve", machine + "/keep-out", `{"all":true}`, 404}, {"bob", machine + "/keep-out", `{"group":"lab","undo":true}`, 404}, {"ada", machine + "/keep-out", `{"group":"none"}`, 404}},
 	}
 	check(t, w.db.SaveTraces(t.Context(), []account.Trace{{CallID: "req_adas", MemberID: w.members["ada"].ID, Started: time.Now(), Model: "secret-model"}}, time.Now()))

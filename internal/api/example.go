@@ -80,7 +80,11 @@ func (d Description) Call(base string, op Operation) (string, error) {
 	if op.Method != "GET" {
 		text += " -X " + op.Method
 	}
-	text += " '" + base + path + "' \\\n  -H \"Authorization: Bearer $KITH_API_KEY\""
+	secret := "$KITH_API_KEY"
+	if op.NoKey {
+		secret = "$MACHINE_CREDENTIAL"
+	}
+	text += " '" + base + path + "' \\\n  -H \"Authorization: Bearer " + secret + "\""
 	if op.Body == nil {
 		return text, nil
 	}

@@ -61,7 +61,8 @@ func wanted(notices []Notice, off []account.NoticeKind) []Notice {
 }
 
 func viewNotice(n account.Notice) Notice {
-	return Notice{Kind: n.Kind, Text: n.Text, New: n.New, At: n.At, Subject: n.Subject}
+	subject, _, _ := strings.Cut(n.Subject, " ") // only the id
+	return Notice{Kind: n.Kind, Text: n.Text, New: n.New, At: n.At, Subject: subject}
 }
 
 func viewJoin(j account.GroupJoin) Notice {

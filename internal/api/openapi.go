@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/kith/kith/internal/account"
+	"github.com/kith/kith/internal/fleet"
 )
 
 // openAPIPath is the path of the description of the members' routes. It requires no key,
@@ -27,6 +28,7 @@ type Description struct {
 type Operation struct {
 	Method     string      `json:"-"`
 	Path       string      `json:"-"`
+	NoKey      bool        `json:"-"` // it takes a machine's credential, and no API key
 	Summary    string      `json:"summary"`
 	More       string      `json:"description,omitzero"`
 	Parameters []Parameter `json:"parameters,omitzero"`
@@ -133,7 +135,7 @@ type schemas map[string]*Schema
 // operation returns the description of a route.
 func (s schemas) operation(l *line) Operation {
 	summary, more, _ := strings.Cut(l.about, ". ")
-	op := Operation{Method: l.method, Path: l.path, Summary: strings.TrimSuffix(summary, "."), More: more}
+	op := Operation{Method: l.method, Path: l.path, NoKey: l.noKey, Summary: strings.TrimSuffix(summary, "."), More: more}
 	for _, f := range l.fields {
 		p := Parameter{Name: f.name, In: "path", Required: !f.query, About: parameterTexts[f.name], Schema: &Schema{Type: "string"}}
 		if f.query {
@@ -159,6 +161,9 @@ var plainSchemas = map[reflect.Type]Schema{
 	reflect.TypeFor[account.Reach]():       {Type: "string", Enum: []string{string(account.ReachAll), string(account.ReachShared), string(account.ReachOwn)}},
 	reflect.TypeFor[account.MachineRule](): {Type: "string", Enum: []string{string(account.NoRule), string(account.MachinePinned), string(account.MachineExcluded)}},
 	reflect.TypeFor[account.NoticeKind]():  {Type: "string", Enum: views(account.NoticeKinds, func(k account.NoticeKind) string { return string(k) })},
+	reflect.TypeFor[fleet.FileVerb]():      {Type: "string", Enum: views(fleet.FileActs, func(v fleet.FileVerb) string { return string(v) })},
+	reflect.TypeFor[fleet.FileState]():     {Type: "string", Enum: []string{string(fleet.FileUnloaded), string(fleet.FileLoading), string(fleet.FileLoaded)}},
+	reflect.TypeFor[fleet.PullState]():     {Type: "string", Enum: []string{string(fleet.PullWaiting), string(fleet.PullRunning), string(fleet.PullFailed), string(fleet.PullDone)}},
 	reflect.TypeFor[account.GroupKind]():   {Type: "string", Enum: []string{string(account.GroupOrg), string(account.GroupOpen)}},
 }
 

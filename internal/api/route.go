@@ -48,11 +48,14 @@ type line struct {
 	// inference reports that a key without permission to manage the account may use the
 	// route.
 	inference bool
-	in, out   reflect.Type
-	fields    []field // fields of in that come from the path or the query
-	body      bool    // the request has a JSON body
-	needed    bool    // the body has required members
-	serve     func(*API, *http.Request, fleet.Caller, []byte) (any, error)
+	// noKey reports that no API key may use the route: it takes a machine's credential, and
+	// the site's sessions.
+	noKey   bool
+	in, out reflect.Type
+	fields  []field // fields of in that come from the path or the query
+	body    bool    // the request has a JSON body
+	needed  bool    // the body has required members
+	serve   func(*API, *http.Request, fleet.Caller, []byte) (any, error)
 }
 
 // field is a request field that comes from the path or the query.
@@ -65,7 +68,7 @@ type field struct {
 // table contains all routes, in the order of routes.go.
 var table []*line
 
-// member, caller, machine and operator add a route to the table.
+// member, caller, owner, machine and operator add a route to the table.
 func member[In, Out any](pattern, about string, do func(*API, context.Context, fleet.Caller, In) (Out, error)) Route[In, Out] {
 	return add(members, pattern, about, do)
 }
@@ -73,6 +76,12 @@ func member[In, Out any](pattern, about string, do func(*API, context.Context, f
 func caller[In, Out any](pattern, about string, do func(*API, context.Context, fleet.Caller, In) (Out, error)) Route[In, Out] {
 	r := add(members, pattern, about, do)
 	r.inference = true
+	return r
+}
+
+func owner[In, Out any](pattern, about string, do func(*API, context.Context, fleet.Caller, In) (Out, error)) Route[In, Out] {
+	r := add(members, pattern, about+" No API key may: use the credential of one of your machines.", do)
+	r.noKey = true
 	return r
 }
 

@@ -2,8 +2,8 @@ package api
 
 const keepsOrEnds = "A limit that the body does not name stays as it is, null ends it."
 
-// The members' routes, under /api/. A key for inference only may use those of caller. The
-// first sentence of each text is its summary in lists of routes.
+// The members' routes, under /api/. A key for inference only may use those of caller, and no
+// key those of owner. The first sentence of each text is its summary in lists of routes.
 var (
 	ListModels = caller("GET /api/models", "List the models that you reach now.", (*API).listModels)
 
@@ -52,6 +52,11 @@ var (
 	RenameMachine  = member("POST /api/machines/{machine}/name", "Rename a machine.", (*API).renameMachine)
 	ControlMachine = member("POST /api/machines/{machine}/control", "Pause or resume a connected machine, set its hours or slots.", (*API).controlMachine)
 	MachineSeal    = member("GET /api/machines/{machine}/seal", "Read the keys of a machine for sealed calls. It has the statement of its key and, while it has no account key, what it asks your other machines.", (*API).machineSeal)
+	ListFiles      = owner("GET /api/machines/{machine}/models",
+		"List the model files of your connected machine. It lists its pulls, too, and models that fit its memory.", (*API).listFiles)
+	ChangeFiles = owner("POST /api/machines/{machine}/models",
+		"Pull, remove, load or unload a model on your connected machine. A pull goes on there until it is complete or canceled. You are notified of each act.",
+		(*API).changeFiles)
 	KeepMachineOut = member("POST /api/machines/{machine}/keep-out", "Keep a machine out of a group or of all. The same route lets it in again.", (*API).keepMachineOut)
 
 	ListSeals = caller("GET /api/seals", "List the machines that calls for a model can be sealed for. Those that a call would try first come first; what the call would be refused, the list is.", (*API).listSeals)

@@ -176,6 +176,9 @@ func (a *API) answer(l *line, r *http.Request, body []byte, late error) (answer 
 			return nil, fault.New(fault.NotAllowed, "this key is for inference and may not manage the account: use the site, "+
 				"`kith` on a machine that is signed in, or a key that may manage (`kith keys create --manage`)")
 		}
+		if l.noKey && caller.KeyID != "" {
+			return nil, fault.New(fault.NotAllowed, "no API key may manage the models of a machine: use the site, or `kith` on a machine that is signed in")
+		}
 	}
 	if late != nil {
 		return nil, late

@@ -217,15 +217,18 @@ func TestInterruptStopsTheAnswerNotTheChat(t *testing.T) {
 }
 
 func TestModels(t *testing.T) {
-	list := `{"object":"list","data":[{"id":"tiny","object":"model","context_length":512,"availability":"outside_hours","via":"shared","machines":2},{"id":"x/y"}]}`
+	list := `{"object":"list","data":[{"id":"tiny","object":"model","context_length":512,"availability":"outside_hours","via":"shared","machines":2,"capabilities":["default_tools","tools"]},{"id":"a","capabilities":["no_tools"]},{"id":"b","capabilities":["thinking","tools"]},{"id":"x/y"}]}`
 	handler, log := double(t, words(list))
 	server := httptest.NewServer(handler)
 	defer server.Close()
 	t.Setenv("KITH_HOME", t.TempDir())
 	t.Setenv("KITH_HUB", server.URL)
 	t.Setenv("KITH_API_KEY", "k")
-	check(t, kith(t, "", "models", "--account"), said{0, "MODEL   CONTEXT   AVAILABILITY    MACHINES   THROUGH\n" +
-		"tiny    512       outside hours   2          shared\nx/y     -                         -          \n", ""})
+	check(t, kith(t, "", "models", "--account"), said{0, "MODEL   CONTEXT   TOOLS     AVAILABILITY    MACHINES   THROUGH\n" +
+		"tiny    512       default   outside hours   2          shared\n" +
+		"a       -         no                        -          \n" +
+		"b       -         yes                       -          \n" +
+		"x/y     -         -                         -          \n", ""})
 	check(t, kith(t, "", "models", "--account", "--json"), said{0, list + "\n", ""})
 	if got := (*log)[0]; got.method+" "+got.path+" "+got.bearer != "GET /api/models Bearer k" {
 		t.Errorf("asked %+v", got)

@@ -27,6 +27,10 @@ type daemonFile struct {
 		// the default, "shared" (your machines and those shared with you) or "own". The
 		// header X-Kith-Reach restricts a single call.
 		Reach reachWord `toml:"reach"`
+		// Remote lets you manage this machine's model files from elsewhere, on the site and
+		// with `--on` from your other machines: list, pull, remove, load and unload them;
+		// default true. No key and no other member can do that.
+		Remote bool `toml:"remote"`
 	} `toml:"hub"`
 	// RateLimit limits all requests to the local surface together. It absorbs spikes and
 	// is not a quota.
@@ -397,6 +401,7 @@ func defaultDaemonFile(home string) *daemonFile {
 	c.Daemon.Data = home
 	c.RateLimit.Enabled, c.RateLimit.RPS, c.RateLimit.Burst = true, 100, 200
 	c.Engine.Builtin = true
+	c.Hub.Remote = true
 	c.Engine.IdleUnload.Duration = 10 * time.Minute
 	c.Engine.KeepPrompts.Bytes = 2 << 30
 	c.Engine.Models = []string{filepath.Join(home, "models")}

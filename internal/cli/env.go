@@ -312,6 +312,9 @@ func (a *app) start(ctx context.Context, path string, chosen agent, model string
 	if err != nil {
 		return fmt.Errorf("cannot write the agent's settings: %w", err)
 	}
+	if t.context > 0 && t.context < agentContext {
+		a.warn([]string{a.shortContext(ctx, t).warning()})
+	}
 	if !a.json && terminal(a.err) {
 		fmt.Fprintf(a.err, "starting %s on %s at %s\n", path, t.model, t.base)
 	}

@@ -26,7 +26,7 @@ func clientsHub(t *testing.T) (*httptest.Server, *[]string) {
 			refuse(400, "invalid_request", "the version of the messages dialect is missing, or out of place")(w, "")
 		case r.Method == http.MethodGet:
 			io.WriteString(w, `{"data":[{"id":"busy","availability":"busy","context_length":9,"capabilities":["tools"]},{"id":"clips","availability":"ready","capabilities":["transcription"]},{"id":"vectors","availability":"ready"},`+
-				`{"id":"small","availability":"ready","context_length":4096,"capabilities":["tools"]},{"id":"large","availability":"ready","context_length":262144,"capabilities":["tools"]}]}`)
+				`{"id":"small","availability":"ready","context_length":20480,"capabilities":["tools"]},{"id":"large","availability":"ready","context_length":262144,"capabilities":["tools"]}]}`)
 		case strings.Contains(string(body), "vectors"):
 			refuse(404, "model_not_found", "not for chat")(w, "")
 		default:
@@ -114,7 +114,7 @@ func noDaemon(t *testing.T) string {
 // here, and without a key.
 func TestLaunchLocal(t *testing.T) {
 	hub, _ := clientsHub(t)
-	handler, _ := double(t, words(`{"data":[{"id":"tiny","availability":"ready","context_length":100},{"id":"small","availability":"ready","context_length":8192,"capabilities":["tools"]}]}`))
+	handler, _ := double(t, words(`{"data":[{"id":"tiny","availability":"ready","context_length":16384},{"id":"small","availability":"ready","context_length":24576,"capabilities":["tools"]}]}`))
 	server := httptest.NewServer(handler)
 	defer server.Close()
 	home := t.TempDir()
@@ -129,17 +129,17 @@ func TestLaunchLocal(t *testing.T) {
 		return "<--model><" + model + ">\nANTHROPIC_AUTH_TOKEN=" + key + "\nANTHROPIC_BASE_URL=" + base + "\nANTHROPIC_DEFAULT_HAIKU_MODEL=" + model +
 			"\nCLAUDE_CODE_AUTO_COMPACT_WINDOW=" + context + "\nCLAUDE_CODE_MAX_CONTEXT_TOKENS=" + context + "\nCLAUDE_CODE_MAX_OUTPUT_TOKENS=" + answer + "\nCLAUDE_CODE_SUBAGENT_MODEL=" + model + "\n"
 	}
-	check(t, kith(t, "", "launch", "claude"), said{7, claude(server.URL, "kith", "small", "8192", "2048") + "KITH_API_KEY=\n", ""})
-	check(t, kith(t, "", "launch", "claude", "--model", "tiny"), said{7, claude(server.URL, "kith", "tiny", "100", "25") + "KITH_API_KEY=\n", ""})
+	check(t, kith(t, "", "launch", "claude"), said{7, claude(server.URL, "kith", "small", "24576", "6144") + "KITH_API_KEY=\n", ""})
+	check(t, kith(t, "", "launch", "claude", "--model", "tiny"), said{7, claude(server.URL, "kith", "tiny", "16384", "4096") + "KITH_API_KEY=\n", ""})
 	check(t, kith(t, "", "launch", "claude", "--model", "large"), said{3, "", "the daemon of this machine does not serve it"})
 	check(t, kith(t, "", "launch", "codex"), said{3, "", "without an API key"})
 	check(t, kith(t, "", "launch", "opencode"), said{7, "<>\nKITH_API_KEY=kith\n" +
-		`OPENCODE_CONFIG_CONTENT={"model":"kith/small","provider":{"kith":{"models":{"small":{"limit":{"context":8192,"output":2048}}},` +
+		`OPENCODE_CONFIG_CONTENT={"model":"kith/small","provider":{"kith":{"models":{"small":{"limit":{"context":24576,"output":6144}}},` +
 		`"npm":"@ai-sdk/openai-compatible","options":{"apiKey":"{env:KITH_API_KEY}","baseURL":"` + server.URL + `/v1"}}}}` + "\n", ""})
 
 	t.Setenv("KITH_HUB", hub.URL)
 	t.Setenv("KITH_API_KEY", "it's")
-	check(t, kith(t, "", "launch", "claude", "--model", "small"), said{7, claude(server.URL, "kith", "small", "8192", "2048") + "KITH_API_KEY=it's\n", ""})
+	check(t, kith(t, "", "launch", "claude", "--model", "small"), said{7, claude(server.URL, "kith", "small", "24576", "6144") + "KITH_API_KEY=it's\n", ""})
 	check(t, kith(t, "", "launch", "claude"), said{7, claude(hub.URL, "it's", "large", "262144", "32000") + "KITH_API_KEY=it's\n", ""})
 }
 
@@ -155,11 +155,11 @@ func TestLaunch(t *testing.T) {
 	}{
 		"claude": {[]string{"--model", "small", "--", "-p", "say hello"}, "<--model><small><-p><say hello>\n" +
 			"ANTHROPIC_AUTH_TOKEN=it's\nANTHROPIC_BASE_URL=HUB\nANTHROPIC_DEFAULT_HAIKU_MODEL=small\n" +
-			"CLAUDE_CODE_AUTO_COMPACT_WINDOW=4096\nCLAUDE_CODE_MAX_CONTEXT_TOKENS=4096\nCLAUDE_CODE_MAX_OUTPUT_TOKENS=1024\nCLAUDE_CODE_SUBAGENT_MODEL=small\nKITH_API_KEY=it's\n"},
+			"CLAUDE_CODE_AUTO_COMPACT_WINDOW=20480\nCLAUDE_CODE_MAX_CONTEXT_TOKENS=20480\nCLAUDE_CODE_MAX_OUTPUT_TOKENS=5120\nCLAUDE_CODE_SUBAGENT_MODEL=small\nKITH_API_KEY=it's\n"},
 		"codex": {[]string{"--", "exec"}, `<-c><model="large"><-c><model_provider="kith"><-c><model_providers.kith.name="kith"><-c><model_providers.kith.base_url="HUB/v1">` +
 			`<-c><model_providers.kith.env_key="KITH_API_KEY"><-c><model_providers.kith.wire_api="responses"><-c><model_context_window=262144><exec>` + "\nANTHROPIC_API_KEY=of another service\nKITH_API_KEY=it's\n"},
 		"opencode": {[]string{"--model=small"}, "<>\nANTHROPIC_API_KEY=of another service\nKITH_API_KEY=it's\n" +
-			`OPENCODE_CONFIG_CONTENT={"model":"kith/small","provider":{"kith":{"models":{"small":{"limit":{"context":4096,"output":1024}}},` +
+			`OPENCODE_CONFIG_CONTENT={"model":"kith/small","provider":{"kith":{"models":{"small":{"limit":{"context":20480,"output":5120}}},` +
 			`"npm":"@ai-sdk/openai-compatible","options":{"apiKey":"{env:KITH_API_KEY}","baseURL":"HUB/v1"}}}}` + "\n"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -11,13 +11,13 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
 
 	"github.com/kith/kith/internal/api"
 	"github.com/kith/kith/internal/daemon"
+	"github.com/kith/kith/internal/fleet"
 )
 
 // listing is the part of GET /v1/models that kith shows.
@@ -50,6 +50,17 @@ func (l *listed) others() (n int) {
 		}
 	}
 	return n
+}
+
+// tools returns how the model calls tools: yes, in its own form; default; no; or - if that
+// is not known.
+func (l *listed) tools() string {
+	for _, is := range [...]struct{ capability, text string }{{"default_tools", "default"}, {"no_tools", "no"}, {"tools", "yes"}} {
+		if slices.Contains(l.Capabilities, is.capability) {
+			return is.text
+		}
+	}
+	return "-"
 }
 
 // list returns the models of a surface.
@@ -147,7 +158,11 @@ func (a *app) credential() (*daemonFile, daemon.Credential, error) {
 
 func (a *app) models() *cobra.Command {
 	var account bool
+	var on string
 	cmd := command("kith models", func(ctx context.Context, _ []string) error {
+		if on != "" {
+			return a.listFilesOn(ctx, on)
+		}
 		from, path := a.toDaemon, "/v1/models"
 		if account {
 			from, path = a.toAccount, api.ListModels.With(api.None{}).Path
@@ -165,31 +180,30 @@ func (a *app) models() *cobra.Command {
 			return a.writeJSON(text)
 		}
 		a.showModels(list, account)
+		if !account {
+			a.showOwnPulls(ctx)
+		}
 		if len(list.Data) == 0 && !account {
 			_, _ = fmt.Fprintln(a.err, "`kith pull` lists models that fit this machine") // only a hint
 		}
 		return nil
 	})
 	cmd.Flags().BoolVar(&account, "account", false, "what your account can reach through its hub")
-	return withCommands(cmd, a.removeModel())
+	a.onFlag(cmd, &on)
+	cmd.MarkFlagsMutuallyExclusive("account", "on")
+	return withCommands(cmd, a.removeModel(), a.orderModel("load", fleet.ActLoad), a.orderModel("unload", fleet.ActUnload))
 }
 
 func (a *app) showModels(list listing, account bool) {
-	number := func(n int) string {
-		if n == 0 {
-			return "-"
-		}
-		return strconv.Itoa(n)
-	}
 	var rows [][]string
 	for _, m := range list.Data {
-		row := []string{m.ID, number(m.ContextLength)}
+		row := []string{m.ID, number(m.ContextLength), m.tools()}
 		if account {
 			row = append(row, strings.ReplaceAll(m.Availability, "_", " "), number(m.Machines), m.Via)
 		}
 		rows = append(rows, row)
 	}
-	headings := "MODEL CONTEXT"
+	headings := "MODEL CONTEXT TOOLS"
 	if account {
 		headings += " AVAILABILITY MACHINES THROUGH"
 	}

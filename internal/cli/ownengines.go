@@ -52,12 +52,13 @@ type ownEngines struct {
 	pool       *llamaserver.Pool // nil: there is no llama-server, or no file yet
 	supervisor *llama.Supervisor // nil: the same for the built-in engine
 	failed     chan error        // why the built-in engine is not running
-	// For problem, which is called by other goroutines.
-	started atomic.Pointer[llama.Supervisor]
-	failure atomic.Pointer[error]
-	changed chan struct{}   // buffered: the result of all has changed
-	said    map[string]bool // problems that were already logged
-	lookNow chan struct{}   // buffered: read the folders
+	// For other goroutines: what pool and supervisor are once they are set.
+	startedPool atomic.Pointer[llamaserver.Pool]
+	started     atomic.Pointer[llama.Supervisor]
+	failure     atomic.Pointer[error]
+	changed     chan struct{}   // buffered: the result of all has changed
+	said        map[string]bool // problems that were already logged
+	lookNow     chan struct{}   // buffered: read the folders
 }
 
 func newOwnEngines(config *daemonFile, builtinOnly bool, log *slog.Logger) *ownEngines {
@@ -126,6 +127,7 @@ func (o *ownEngines) start(ctx context.Context, group *errgroup.Group) {
 				return convert(computer.GPUs(ctx), func(card host.Memory) llamaserver.Memory { return llamaserver.Memory(card) })
 			},
 		})
+		o.startedPool.Store(o.pool)
 		group.Go(func() error { return o.pool.Run(ctx) })
 		return
 	}
@@ -226,6 +228,56 @@ func (o *ownEngines) problem() (err error, final bool) {
 		return s.Problem(), false
 	}
 	return nil, false
+}
+
+// errNotServed is the error of a model that no engine of kith's own has.
+var errNotServed = errors.New("no engine of kith on this machine serves a file of that model")
+
+// load loads a model into memory; unload frees it again, unless a call is running.
+func (o *ownEngines) load(ctx context.Context, id string) error {
+	return o.order(ctx, id, (*llamaserver.Server).Load, (*llama.Supervisor).Load)
+}
+
+func (o *ownEngines) unload(ctx context.Context, id string) error {
+	return o.order(ctx, id, (*llamaserver.Server).Unload, (*llama.Supervisor).Unload)
+}
+
+func (o *ownEngines) order(ctx context.Context, id string, byServer func(*llamaserver.Server, context.Context) error,
+	byWorker func(*llama.Supervisor, context.Context, string) error) error {
+	if pool := o.startedPool.Load(); pool != nil {
+		for _, s := range pool.Servers() {
+			if s.ID() == id {
+				return byServer(s, ctx)
+			}
+		}
+	} else if s := o.started.Load(); s != nil {
+		return byWorker(s, ctx, id)
+	}
+	return errNotServed
+}
+
+// states returns which models are in memory, or soon will be, and why others cannot be served.
+func (o *ownEngines) states(ctx context.Context) (states map[string]fleet.FileState, problems map[string]string) {
+	states, problems = map[string]fleet.FileState{}, map[string]string{}
+	if pool := o.startedPool.Load(); pool != nil {
+		for _, s := range pool.Servers() {
+			if why := s.Problem(); why != "" {
+				problems[s.ID()] = why
+			}
+			switch loaded, loading := s.Loaded(); {
+			case loaded:
+				states[s.ID()] = fleet.FileLoaded
+			case loading:
+				states[s.ID()] = fleet.FileLoading
+			}
+		}
+	} else if s := o.started.Load(); s != nil {
+		problems = s.Problems()
+		for _, id := range s.Loaded(ctx) {
+			states[id] = fleet.FileLoaded
+		}
+	}
+	return states, problems
 }
 
 // look makes follow read the folders soon.
@@ -355,6 +407,14 @@ func serverModel(m llamaserver.Model) engine.Model {
 func builtinModels(models []llama.Model) []engine.Model {
 	return convert(models, func(m llama.Model) engine.Model {
 		offer := engine.Model{ID: fleet.ModelID(m.ID), ContextLength: m.ContextLength, Slots: m.Slots}
+		switch { // sorted
+		case m.DefaultTools:
+			offer.Capabilities = append(offer.Capabilities, "default_tools")
+			offer.Lacks = "a form of tool calls in its chat template; they are described to it, which works less well"
+		case m.ToolProblem != "":
+			offer.Capabilities = append(offer.Capabilities, "no_tools")
+			offer.Lacks = "tools: " + m.ToolProblem
+		}
 		if m.Thinking {
 			offer.Capabilities = append(offer.Capabilities, "thinking")
 		}

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -8,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -15,7 +17,6 @@ import (
 
 	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/llama"
-	"github.com/kith/kith/internal/llamaserver"
 	"github.com/kith/kith/internal/pull"
 )
 
@@ -33,15 +34,29 @@ type pulled struct {
 }
 
 func (a *app) pull() *cobra.Command {
+	var on string
+	var cancel bool
 	names := func(context.Context) []string {
 		return convert(pull.List(), func(l pull.Listed) string { return l.Name + "\t" + l.About })
 	}
-	return a.completing([]source{names}, command("kith pull", func(ctx context.Context, args []string) error {
-		if len(args) == 0 {
+	cmd := a.completing([]source{names}, command("kith pull", func(ctx context.Context, args []string) error {
+		switch {
+		case cancel && len(args) == 0:
+			return wrongUse("cannot cancel a pull: name its model, as `kith models` lists it")
+		case cancel:
+			return a.cancelPull(ctx, args[0], on)
+		case on == "" && len(args) == 0:
 			return a.listPullable(ctx)
+		case on == "":
+			return a.pullModel(ctx, args[0])
+		case len(args) == 0:
+			return a.listPullableOn(ctx, on)
 		}
-		return a.pullModel(ctx, args[0])
+		return a.pullOn(ctx, args[0], on)
 	}))
+	a.onFlag(cmd, &on)
+	cmd.Flags().BoolVar(&cancel, "cancel", false, "end a pull that a machine does by itself, and delete what it fetched")
+	return cmd
 }
 
 // pullable is a model in the list that `kith pull --json` prints.
@@ -49,26 +64,67 @@ type pullable struct {
 	pull.Listed
 	Memory uint64 `json:"memory"` // required memory in bytes
 	Fits   bool   `json:"fits"`   // in this machine's memory
+	// Context is the context length in tokens of each of the Slots that the built-in engine
+	// gives a chat model if all memory of this machine is free.
+	Context int `json:"context,omitzero"`
+	Slots   int `json:"slots,omitzero"`
 }
 
-// listPullable prints the list of models and which of them fit this machine.
+// newPullable returns a listed model on a machine with so many bytes of memory; 0 means
+// unknown.
+func newPullable(l pull.Listed, memory uint64) pullable {
+	p := pullable{Listed: l, Memory: l.Memory(), Fits: memory == 0 || l.Memory() <= memory}
+	if p.Fits && l.Trained > 0 {
+		p.Slots, p.Context = llama.Footprint{
+			Weights: uint64(l.Size), Trained: l.Trained,
+			Layers: l.Attention.Layers, KVHeads: l.Attention.KVHeads, KeyLength: l.Attention.KeyLength,
+		}.Context(memory)
+	}
+	return p
+}
+
+// listPullable prints the list of models, which of them fit this machine, and what they can
+// do on it.
 func (a *app) listPullable(ctx context.Context) error {
 	largest := largestMemory(ctx)
-	list := convert(pull.List(), func(l pull.Listed) pullable {
-		return pullable{l, l.Memory(), largest == 0 || l.Memory() <= largest}
-	})
+	list := convert(pull.List(), func(l pull.Listed) pullable { return newPullable(l, largest) })
 	return a.print(list, func() {
-		a.table("MODEL SIZE FITS LICENCE GOOD-AT", convert(list, func(l pullable) []string {
-			fits := "yes"
-			if !l.Fits {
-				fits = "needs " + pull.Bytes(int64(l.Memory))
-			}
-			return []string{l.Name, pull.Bytes(l.Size), fits, l.Licence, l.About}
+		a.table(pullableHeadings, convert(list, func(l pullable) []string {
+			return pullableRow(l.listed())
 		}))
 		if largest > 0 {
-			a.say("\n%s\n", faint("FITS: in this machine's "+pull.Bytes(int64(largest))+" of memory. Any other model: kith pull hf.co/ORG/REPO:QUANT"))
+			a.say("\n%s\n", faint("FITS, CONTEXT: in this machine's "+pull.Bytes(int64(largest))+" of memory. TOOLS default: kith describes them to the model. Any other model: kith pull hf.co/ORG/REPO:QUANT"))
 		}
 	})
+}
+
+// number formats a number of tokens or machines; 0 is unknown.
+func number(n int) string {
+	if n == 0 {
+		return "-"
+	}
+	return strconv.Itoa(n)
+}
+
+// listed returns the model as it is listed for another machine, too.
+func (l *pullable) listed() fleet.ListedModel {
+	return fleet.ListedModel{
+		Name: l.Name, Size: l.Size, Memory: int64(l.Memory), Fits: l.Fits, Tools: l.Tools, Thinking: l.Thinking, Context: l.Context,
+		Licence: l.Licence, About: l.About,
+	}
+}
+
+const pullableHeadings = "MODEL SIZE FITS TOOLS THINKING CONTEXT LICENCE GOOD-AT"
+
+func pullableRow(l fleet.ListedModel) []string {
+	fits, thinking := "yes", "-"
+	if !l.Fits {
+		fits = "needs " + pull.Bytes(l.Memory)
+	}
+	if l.Thinking {
+		thinking = "yes"
+	}
+	return []string{l.Name, pull.Bytes(l.Size), fits, cmp.Or(l.Tools, "-"), thinking, number(l.Context), l.Licence, l.About}
 }
 
 // largestMemory returns how many bytes of this machine's main memory or of its graphics
@@ -90,15 +146,12 @@ func (a *app) pullModel(ctx context.Context, reference string) error {
 	if err != nil {
 		return err
 	}
-	server := llamaserver.Find(ctx)
-	source := &pull.Source{
-		Endpoint: os.Getenv("HF_ENDPOINT"), Token: os.Getenv("HF_TOKEN"), Client: pull.NewClient(), Images: server != "",
-	}
+	source := localSource(ctx)
 	a.progress("looking for " + reference)
 	model, err := source.Resolve(ctx, reference)
 	if errors.Is(err, pull.ErrUnknown) {
 		like := ""
-		if near := nameLike(reference, convert(pull.List(), func(l pull.Listed) string { return l.Name })); near != "" {
+		if near := likeListed(reference); near != "" {
 			like = fmt.Sprintf(", did you mean %q?", near)
 		}
 		return wrongUse("%s: %w%s; `kith pull` lists names, and hf.co/ORG/REPO:QUANT names a model of the model hub", doing, err, like)
@@ -117,7 +170,7 @@ func (a *app) pullModel(ctx context.Context, reference string) error {
 	}
 	var running bool
 	var problem string
-	if server != "" || llama.Available() == nil {
+	if source.Images || llama.Available() == nil {
 		a.progress("waiting for the daemon to offer it")
 		running, problem = a.awaitOffered(ctx, model.ID, offeredWithin)
 		if ctx.Err() != nil {
@@ -126,7 +179,7 @@ func (a *app) pullModel(ctx context.Context, reference string) error {
 	}
 	done.Served = running && problem == ""
 	a.progress("")
-	if err := a.print(done, func() { a.showPulled(done, model, server, running) }); err != nil || problem == "" {
+	if err := a.print(done, func() { a.showPulled(done, model, source.Images, running) }); err != nil || problem == "" {
 		return err
 	}
 	return failure{exitNoCapacity, fmt.Errorf("cannot serve %s on this machine: %s", model.ID, problem)}
@@ -149,17 +202,17 @@ func (a *app) fetchModel(ctx context.Context, source *pull.Source, model *pull.M
 	return nil
 }
 
-func (a *app) showPulled(done pulled, model *pull.Model, server string, running bool) {
+func (a *app) showPulled(done pulled, model *pull.Model, server, running bool) {
 	a.say("%s  %s\n", strong(done.ID), faint(done.Files[0]))
 	switch {
 	case done.Served:
 		a.say("the daemon offers it; try it with `kith run %s`\n", done.ID)
-	case server == "" && llama.Available() != nil:
+	case !server && llama.Available() != nil:
 		a.say("this kith has no engine: install llama.cpp, so that llama-server is on the PATH, and start `kith serve`\n")
 	case !running:
 		a.say("start the daemon with `kith serve`, and it offers this model\n")
 	}
-	if model.TakesImages && server == "" {
+	if model.TakesImages && !server {
 		a.say("%s\n", faint("It takes images with llama.cpp's llama-server on the PATH: install that and pull the model again."))
 	}
 }
@@ -170,10 +223,8 @@ func (a *app) modelsFolder() (string, error) {
 	if err != nil {
 		return "", err
 	}
-	for _, path := range config.Engine.Models {
-		if filepath.Ext(path) != ".gguf" {
-			return path, nil
-		}
+	if folder := config.pullFolder(); folder != "" {
+		return folder, nil
 	}
 	return "", errors.New("cannot fetch a model: [engine] models names files only; add a folder there")
 }
@@ -248,12 +299,16 @@ func (r *rate) text(p pull.Progress, now time.Time) (text string, show bool) {
 }
 
 func (a *app) removeModel() *cobra.Command {
-	ids := func(context.Context) []string {
-		files, _ := a.ownModelFiles() // after an error there are none
-		return convert(files, func(f modelFile) string { return f.ID })
-	}
-	return a.completing([]source{ids}, command("kith models rm", func(_ context.Context, args []string) error {
-		files, err := a.ownModelFiles()
+	var on string
+	cmd := a.completing(a.modelFilesOn(&on), command("kith models rm", func(ctx context.Context, args []string) error {
+		if on != "" {
+			return a.removeOn(ctx, args[0], on)
+		}
+		config, err := loadLocalFile(a.home)
+		if err != nil {
+			return err
+		}
+		files, err := modelFiles(config.Engine.Models)
 		if err != nil {
 			return err
 		}
@@ -261,12 +316,14 @@ func (a *app) removeModel() *cobra.Command {
 		if at < 0 {
 			return fmt.Errorf("cannot delete %s: no file of that model is in the folders of [engine] models; `kith models` lists what this machine serves", args[0])
 		}
-		freed, err := deleteModel(files[at])
+		freed, err := config.deleteModel(files[at])
 		if err != nil {
 			return fmt.Errorf("cannot delete %s: %w", args[0], err)
 		}
 		return a.print(map[string]any{"id": args[0], "freed": freed}, func() { a.say("deleted %s; %s are free again\n", strong(args[0]), pull.Bytes(freed)) })
 	}))
+	a.onFlag(cmd, &on)
+	return cmd
 }
 
 // ownModelFiles returns the models in this machine's files.
@@ -279,8 +336,12 @@ func (a *app) ownModelFiles() ([]modelFile, error) {
 }
 
 // deleteModel deletes the files of a model, and its folder if that is then empty. It
-// returns the number of freed bytes.
-func deleteModel(m modelFile) (freed int64, err error) {
+// returns the number of freed bytes. A file that the configuration names stays: without it the
+// daemon would not start.
+func (c *daemonFile) deleteModel(m modelFile) (freed int64, err error) {
+	if slices.Contains(c.Engine.Models, m.Path) {
+		return 0, errors.New("[engine] models of config.toml names its file: remove it there first, and restart the daemon")
+	}
 	folder := filepath.Dir(m.Path)
 	entries, err := os.ReadDir(folder)
 	if err != nil {

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"fmt"
 	"io"
@@ -12,8 +13,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kith/kith/internal/api"
 	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/llama"
+	"github.com/kith/kith/internal/pull"
 )
 
 // localModelHub serves the files of ann/words as a model hub does.
@@ -41,7 +44,8 @@ func TestPull(t *testing.T) {
 		t.Fatalf("%v: use `make test`, or scripts/fetch-llama.sh and go test -tags llama", err)
 	}
 	small := assert.Value(os.ReadFile("../llama/data/tiny.gguf"))(t)
-	hub := localModelHub(t, map[string][]byte{"words-Q4_K_M.gguf": small, "words-Q8_0.gguf": []byte("GGUF, and no more")})
+	unreadable := bytes.Replace(small, []byte("{% endfor %}"), []byte("{% endfxr %}"), 1)
+	hub := localModelHub(t, map[string][]byte{"words-Q4_K_M.gguf": small, "words-Q5_K_M.gguf": unreadable, "words-Q8_0.gguf": []byte("GGUF, and no more")})
 	home := shortDir(t)
 	t.Setenv("KITH_HOME", home)
 	t.Setenv("HF_ENDPOINT", hub.URL)
@@ -50,7 +54,7 @@ func TestPull(t *testing.T) {
 
 	check(t, kith(t, "", "pull", "words"), said{2, "", "`kith pull` lists names"})
 	check(t, kith(t, "", "pull", "qwen3-4"), said{2, "", `did you mean "qwen3-4b"?`})
-	check(t, kith(t, "", "pull", "ann/words:Q5"), said{1, "", "add one after a colon: Q4_K_M, Q8_0"})
+	check(t, kith(t, "", "pull", "ann/words:Q6"), said{1, "", "add one after a colon: Q4_K_M, Q5_K_M, Q8_0"})
 	got := kith(t, "", "pull", "ann/words:Q4_K_M", "--json")
 	path := filepath.Join(home, "models", "words-Q4_K_M.gguf")
 	check(t, got, said{out: fmt.Sprintf(`{"id":"words-Q4_K_M","from":"%s/ann/words","files":[%q],"size":%d,"offered":false}`, hub.URL, path, len(small)) + "\n"})
@@ -73,6 +77,18 @@ func TestPull(t *testing.T) {
 	}
 	if got := kith(t, "", "run", "words-Q8_0", "Hello"); got.status == 0 || !strings.Contains(got.err, "is it GGUF") {
 		t.Errorf("a call to a model that cannot be served: %+v", got)
+	}
+	if got := kith(t, "", "pull", "ann/words:Q5_K_M"); got.status != 0 {
+		t.Errorf("%+v", got)
+	}
+	if got := kith(t, "", "models"); !strings.Contains(got.out, "words-Q4_K_M   1024      default\n") || !strings.Contains(got.out, "words-Q5_K_M   1024      no\n") {
+		t.Errorf("what models lack: %+v", got)
+	}
+	if got := kith(t, "", "status"); !strings.Contains(got.out, "words-Q4_K_M: a form of tool calls") || !strings.Contains(got.out, "words-Q5_K_M: tools: cannot read the model's chat template") {
+		t.Errorf("status: %+v", got)
+	}
+	if got := kith(t, "", "run", "words-Q5_K_M", "Hello"); got.status != 0 || got.out == "" {
+		t.Errorf("%+v", got)
 	}
 	if got := kith(t, "", "models", "rm", "words-Q4_K_M"); got.status != 0 {
 		t.Errorf("%+v", got)
@@ -121,7 +137,32 @@ func TestPullList(t *testing.T) {
 	if got := kith(t, "", "pull"); got.status != 0 || !strings.Contains(got.out, "qwen3-4b") || !strings.Contains(got.out, "Apache-2.0") {
 		t.Errorf("%+v", got)
 	}
-	if got := kith(t, "", "pull", "--json"); got.status != 0 || !strings.HasPrefix(got.out, `[{`) || !strings.Contains(got.out, `"fits":`) {
+	if got := kith(t, "", "pull", "--json"); got.status != 0 || !strings.HasPrefix(got.out, `[{`) || !strings.Contains(got.out, `"fits":`) || !strings.Contains(got.out, `"tools":"yes","thinking":true,"trained_context":40960`) {
 		t.Errorf("%+v", got)
+	}
+}
+
+// TestListPage compares docs/engines.md with the list: what each model can do, and its
+// context by the memory that is free, which the engine computes.
+func TestListPage(t *testing.T) {
+	page := string(assert.Value(os.ReadFile("../../docs/engines.md"))(t))
+	for _, l := range pull.List() {
+		if l.Tools == "" {
+			continue
+		}
+		thinking := "no"
+		if l.Thinking {
+			thinking = "yes"
+		}
+		row := "| " + l.Name + " | " + l.Tools + " | " + thinking
+		for _, gib := range []uint64{8, 12, 16, 24, 32, 64} {
+			p := newPullable(l, gib<<30)
+			text := "–"
+			if p.Fits {
+				text = fmt.Sprintf("%d × %s", p.Slots, api.Number(int64(p.Context)))
+			}
+			row += " | " + text
+		}
+		assert.Contains(t, page, row+" |\n")
 	}
 }

@@ -103,6 +103,8 @@ func (m *daemonProcess) run(ctx context.Context) error {
 	}
 	config := m.daemonConfig()
 	config.Spool, config.Own, config.CacheKey = room, m.engines.all(), m.engines.secrets.CacheKey
+	models := newModelStore(m.config, m.engines, m.log)
+	config.Files = models.act
 	if m.read != nil {
 		config.ReloadConfig = m.reload
 	}
@@ -112,6 +114,7 @@ func (m *daemonProcess) run(ctx context.Context) error {
 		group.Go(func() error { return m.reloadOnHangup(ctx) })
 		group.Go(func() error { return d.Run(ctx) })
 		group.Go(func() error { return m.engines.follow(ctx, group, d) })
+		group.Go(func() error { return models.run(ctx) })
 		group.Go(func() error {
 			select {
 			case <-d.Ready():
@@ -158,6 +161,7 @@ func (m *daemonProcess) daemonConfig() daemon.Config {
 		Unshared:    !c.Share.Enabled,
 		Reach:       c.Hub.Reach.Reach,
 		Sealed:      sealed.Mode(cmp.Or(c.Privacy.Sealed.Text, string(defaultSealed))),
+		FilesHere:   !c.Hub.Remote,
 		SharedCache: c.Share.Cache.Text == "all",
 		PowerPolicy: c.powerPolicy(),
 		Log:         m.log,

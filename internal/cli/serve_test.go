@@ -313,7 +313,7 @@ func TestAMachineJoins(t *testing.T) {
 	for late := time.Now().Add(soon); !strings.Contains(kith(t, "", "models").out, "llama3:8b") && time.Now().Before(late); {
 		time.Sleep(50 * time.Millisecond)
 	}
-	check(t, kith(t, "", "models"), said{0, "MODEL       CONTEXT\nllama3:8b   -\n", ""})
+	check(t, kith(t, "", "models"), said{0, "MODEL       CONTEXT   TOOLS\nllama3:8b   -         -\n", ""})
 	check(t, kith(t, "", "run", "llama3:8b", "hi"), said{0, "Hello from here\n", ""})
 	check(t, kith(t, "", "run", "nope", "hi"), said{4, "", "cannot run nope"})
 	check(t, kith(t, "", "serve"), said{1, "", "another kith is listening there"})
@@ -330,7 +330,7 @@ func TestAMachineJoins(t *testing.T) {
 	assert.Require(t, got.status == 0 && strings.Contains(got.out, "its daemon connects now"), "login", got)
 	t.Setenv("KITH_HUB", base)
 	t.Setenv("KITH_API_KEY", secret("key", "create", "--member", "ann"))
-	want := "MODEL       CONTEXT   AVAILABILITY   MACHINES   THROUGH\nllama3:8b   -         ready          1          own\n"
+	want := "MODEL       CONTEXT   TOOLS   AVAILABILITY   MACHINES   THROUGH\nllama3:8b   -         -       ready          1          own\n"
 	for late := time.Now().Add(soon); ; <-time.After(50 * time.Millisecond) { // it is its owner's for a while yet; and the key has a rate
 		got := kith(t, "", "models", "--account")
 		if got.out == want {

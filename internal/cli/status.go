@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"math"
 	"net/http"
 	"path/filepath"
@@ -150,7 +151,12 @@ func (a *app) showStatus(now runningStatus) {
 			a.fact("", "%s", pathWarning(string(id)))
 		}
 	}
-	label := "speed"
+	label := "lacks"
+	for _, id := range slices.Sorted(maps.Keys(now.Lacks)) {
+		a.fact(label, "%s: %s", id, now.Lacks[id])
+		label = ""
+	}
+	label = "speed"
 	for _, s := range now.Speeds {
 		a.fact(label, "%s: %s", s.Model, s)
 		label = ""

@@ -20,8 +20,8 @@ import (
 	"unicode/utf8"
 
 	"github.com/kith/kith/internal/credential"
-	"github.com/kith/kith/internal/engine"
 	"github.com/kith/kith/internal/daemon/sealed"
+	"github.com/kith/kith/internal/engine"
 	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/host"
 	"github.com/kith/kith/internal/store"

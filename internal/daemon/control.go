@@ -38,8 +38,10 @@ type Status struct {
 	Routed int      `json:"routed"` // running calls of the hub
 	Own    int      `json:"own"`    // running local calls
 
-	Models  []fleet.ModelID `json:"models"`
-	Engines []EngineStatus  `json:"engines"` // the built-in engine, and each address that was checked
+	Models []fleet.ModelID `json:"models"`
+	// Lacks is what models cannot do, and why, as far as it is known.
+	Lacks   map[fleet.ModelID]string `json:"lacks,omitempty"`
+	Engines []EngineStatus           `json:"engines"` // the built-in engine, and each address that was checked
 	// RecentErrors are the most recent errors, oldest first.
 	RecentErrors []RecentError `json:"recent_errors,omitempty"`
 }
@@ -93,6 +95,7 @@ func (d *Daemon) socketSurface(local http.Handler) http.Handler {
 		"GET /trust":   d.serveTrust,
 		"POST /trust":  d.serveTrustChange,
 		"POST /reload": d.serveReload,
+		"POST /models": d.serveFiles,
 		"POST /signin": func(w http.ResponseWriter, r *http.Request) {
 			d.reconnect()
 			w.WriteHeader(http.StatusNoContent)
@@ -252,6 +255,17 @@ func (d *Daemon) Status() Status {
 	}
 	for _, o := range d.offers.models(d.offers.forOwner()) {
 		s.Models = append(s.Models, fleet.ModelID(o.ID))
+	}
+	for _, e := range d.offers.engines() {
+		for _, m := range e.Models() {
+			if m.Lacks == "" {
+				continue
+			}
+			if s.Lacks == nil {
+				s.Lacks = map[fleet.ModelID]string{}
+			}
+			s.Lacks[m.ID] = m.Lacks
+		}
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -79,6 +79,11 @@ type Config struct {
 	Reach fleet.KeyReach
 	// Sealed is whether calls to and from other machines are sealed; empty: they are not.
 	Sealed sealed.Mode
+	// Files carries out an act on the model files that kith serves; nil if it serves none.
+	// The text of its errors is sent to the owner.
+	Files func(context.Context, fleet.FileAct) (fleet.ModelFiles, error)
+	// FilesHere lets only commands on this machine use Files, and not the hub.
+	FilesHere bool
 	// SharedCache lets other members' calls use the prompt cache of an engine with a
 	// single shared cache (engine.Request.SharedCache).
 	SharedCache bool
@@ -131,6 +136,7 @@ type Daemon struct {
 	hubTransport           http.RoundTripper         // to any hub
 	hubClient              atomic.Pointer[hubClient] // nil: not signed in
 	policy                 atomic.Pointer[policy]
+	fileActs               fileLimits
 	instance               string        // a random id of this process
 	reconnectNow           trigger       // of a new tunnel; see reconnect
 	discoverNow            trigger       // of a check of the engines
@@ -193,7 +199,7 @@ func New(c Config) (*Daemon, error) {
 		hubTransport: tunnel.HubTransport(c.Dial, c.TLS),
 		instance:     rand.Text(),
 		reconnectNow: make(trigger, 1), discoverNow: make(trigger, 1), checkAudioNow: make(trigger, 1),
-		checkUpstreamsNow: make(trigger, 1), ready: make(chan struct{}),
+		checkUpstreamsNow: make(trigger, 1), ready: make(chan struct{}), fileActs: newFileLimits(),
 	}
 	d.policy.Store(c.policy())
 	d.surface = d.newSurface(address.Port())

@@ -74,6 +74,7 @@ func (d *Daemon) runTunnel(ctx context.Context) {
 		Handler:    d.machineHandler(),
 		Advertise:  d.advertise,
 		Control:    d.control,
+		Files:      d.filesForHub(),
 		Notice:     d.onNotice,
 		OnState:    d.onTunnelState,
 		Log:        d.log,

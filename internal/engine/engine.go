@@ -45,8 +45,11 @@ type Model struct {
 	Families      []fleet.Family
 	Endpoints     []fleet.Endpoint // supported natively by the engine
 	ContextLength int              // in tokens; 0 if unknown
-	Capabilities  []string         // sorted: audio, thinking, tools, vision
+	Capabilities  []string         // sorted: audio, default_tools, no_tools, thinking, tools, vision
 	Slots         int              // concurrent calls, at least 1
+
+	// Lacks is what the model cannot do, and why, for the owner; "" if nothing is known.
+	Lacks string
 
 	efforts []string // the reasoning settings that LM Studio accepts
 }
@@ -57,7 +60,7 @@ func (m *Model) Can(capability string) bool { return slices.Contains(m.Capabilit
 func sameModel(m, o Model) bool {
 	return m.ID == o.ID && m.ContextLength == o.ContextLength && m.Slots == o.Slots &&
 		slices.Equal(m.Families, o.Families) && slices.Equal(m.Endpoints, o.Endpoints) &&
-		slices.Equal(m.Capabilities, o.Capabilities) && slices.Equal(m.efforts, o.efforts)
+		m.Lacks == o.Lacks && slices.Equal(m.Capabilities, o.Capabilities) && slices.Equal(m.efforts, o.efforts)
 }
 
 // Engine is the state of an engine when it was last checked. It is immutable: if its

@@ -117,7 +117,7 @@ var kinds = []*kind{
 var generic = kind{id: "openai", name: "chat-completions server", list: genericList, think: effortThinking}
 
 // builtin accepts the same requests as llama.cpp's server, and cache_salt like vLLM.
-var builtin = kind{id: "builtin", name: "built-in engine", think: templateThinking, noThinkAfterPrefill: true, salts: true, count: countWhole}
+var builtin = kind{id: "builtin", name: "built-in engine", think: builtinThinking, noThinkAfterPrefill: true, salts: true, count: countWhole}
 
 // chatModel returns a chat model without capabilities.
 func chatModel(id string, context int) Model {

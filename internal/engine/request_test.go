@@ -374,6 +374,41 @@ func TestThinking(t *testing.T) {
 	}
 }
 
+// toBuiltin returns the body that the built-in engine gets for a call.
+func toBuiltin(t *testing.T, body []byte) (got string) {
+	t.Helper()
+	double := enginetest.New(enginetest.VLLM, enginetest.Options{Models: []enginetest.Model{{ID: "m"}}, Behaviour: enginetest.Behaviour{Text: "yes"}})
+	synctest.Test(t, func(t *testing.T) {
+		e := Builtin("kith", double.Transport(), BuiltinState{Models: []Model{chatModel("m", 0)}})
+		assert.Value(e.Do(t.Context(), Request{Model: "m", Body: body}))(t).Body.Close()
+		got = string(double.Last().Body)
+	})
+	return got
+}
+
+// The built-in engine gets all thinking controls as variables, since the chat template of
+// the model decides: a budget, too, and the effort nearest to it.
+func TestThinkingBuiltin(t *testing.T) {
+	for said, want := range map[string]string{
+		``:                                         ``,
+		`"thinking":{"type":"adaptive"}`:           ``,
+		`"reasoning_effort":"none"`:                `"enable_thinking":false`,
+		`"thinking":{"type":"disabled"}`:           `"enable_thinking":false`,
+		`"thinking":true`:                          `"enable_thinking":true`,
+		`"reasoning_effort":"max"`:                 `"enable_thinking":true,"reasoning_effort":"max"`,
+		`"reasoning":{"effort":"minimal"}`:         `"enable_thinking":true,"reasoning_effort":"minimal"`,
+		`"reasoning":{"max_tokens":5000}`:          `"enable_thinking":true,"reasoning_effort":"medium","thinking_budget":5000`,
+		`"thinking":{"budget_tokens":1024}`:        `"enable_thinking":true,"reasoning_effort":"low","thinking_budget":1024`,
+		`"chat_template_kwargs":{"thinking":true}`: `"enable_thinking":true`,
+	} {
+		if want != "" {
+			want = `,"chat_template_kwargs":{` + want + `}`
+		}
+		want = `{"model":"m","stream":false,"messages":[{"role":"user","content":"hi"}]` + want + `}`
+		assert.Same(t, value(t, toBuiltin(t, chatBody(said))), value(t, want), said, "-want +got")
+	}
+}
+
 // Two callers never share a prompt cache: an engine with salts gets one for each, and
 // one without gets cache_prompt false for all but the owner, or with SharedCache for no
 // one. The owner's own settings are passed on.

@@ -218,6 +218,23 @@ func templateThinking(t thinking, _ *Model) controls {
 	}
 }
 
+// builtinThinking is for the built-in engine, which passes each setting to the chat
+// template in the variables that it has. It counts no tokens of reasoning.
+func builtinThinking(t thinking, _ *Model) controls {
+	switch t.mode {
+	case thinkOff:
+		return controls{kwargs: []member{{"enable_thinking", "false"}}}
+	case thinkOn:
+		c := controls{kwargs: append([]member{{"enable_thinking", "true"}}, effortMember(cmp.Or(t.effort, t.level()))...)}
+		if t.budget > 0 {
+			c.kwargs = append(c.kwargs, member{"thinking_budget", strconv.FormatInt(t.budget, 10)})
+		}
+		return c
+	default:
+		return controls{}
+	}
+}
+
 // ollamaThinking sends nothing for a model that does not support thinking, because Ollama
 // would refuse the call.
 func ollamaThinking(t thinking, m *Model) controls {

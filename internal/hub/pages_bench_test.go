@@ -60,6 +60,9 @@ func newCity(b *testing.B) *city {
 		},
 		Running: func() []fleet.ActiveCall { return nil }, Queued: func(*fleet.Machine) int { return 0 },
 		Control: func(context.Context, fleet.MachineID, fleet.Control) error { return nil },
+		Files: func(context.Context, fleet.MachineID, fleet.FileAct) (fleet.ModelFiles, error) {
+			return fleet.ModelFiles{}, nil
+		},
 		Changed: func(context.Context) {}, Admit: func(fleet.Caller) error { return nil },
 		Miss:      func(_ fleet.Caller, _ fleet.ModelID, f *fault.Fault) *fault.Fault { return f },
 		Confirmed: func(time.Time) bool { return true }, Trace: db.Trace,

@@ -413,8 +413,8 @@ func TestListAndHealth(t *testing.T) {
 	assert.OK(t, os.WriteFile(cut, whole[:len(whole)/2], 0o600))
 	e := startEngine(t, Config{Slots: 3, Models: append([]ModelFile{{ID: "gone", Path: "data/none.gguf"}, {ID: "text", Path: "data/README.md"}, {ID: "cut", Path: cut}}, testModels...)})
 	want := []Model{
-		{ID: "tiny", ContextLength: 1024, Slots: 3, Chat: true, Embeddings: true, Tools: true, Dimensions: 128},
-		{ID: "random", ContextLength: 1024, Slots: 3, Chat: true, Embeddings: true, Tools: true, Dimensions: e.Models()[1].Dimensions},
+		{ID: "tiny", ContextLength: 1024, Slots: 3, Chat: true, Embeddings: true, Tools: true, DefaultTools: true, Dimensions: 128},
+		{ID: "random", ContextLength: 1024, Slots: 3, Chat: true, Embeddings: true, Tools: true, DefaultTools: true, Dimensions: e.Models()[1].Dimensions},
 	}
 	assert.Same(t, e.Models(), want)
 	if p := e.Problems(); len(p) != 3 || !strings.Contains(p["cut"], "incomplete") || !strings.Contains(p["gone"], "cannot read") || !strings.Contains(p["text"], "GGUF") {

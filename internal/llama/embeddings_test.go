@@ -159,7 +159,7 @@ func TestContexts(t *testing.T) {
 // TestDimension: with little memory there are fewer slots first, then a shorter context;
 // what is configured stays.
 func TestDimension(t *testing.T) {
-	const each, gib = 128 << 10, 1 << 30 // as Qwen3-8B with 36 layers: 144 KiB
+	const gib = 1 << 30
 	for _, c := range []struct {
 		slots, length, trained int
 		free                   uint64
@@ -171,13 +171,18 @@ func TestDimension(t *testing.T) {
 		{0, 0, 40_960, 5 * gib, 1, 32_768},
 		{0, 0, 40_960, 4 * gib, 1, 16_384},
 		{0, 0, 40_960, gib / 4, 1, 4096},
-		{0, 0, 2048, 0, 1, 2048},
+		{0, 0, 2048, 1, 1, 2048},
 		{2, 0, 40_960, 5 * gib, 2, 16_384},
 		{0, 65_536, 131_072, 12 * gib, 1, 65_536},
 		{3, 65_536, 40_960, 1, 3, 40_960},
 	} {
-		if slots, length := dimension(c.slots, c.length, c.trained, c.free, each); slots != c.wantSlots || length != c.wantLength {
+		f := Footprint{Weights: 5 * gib, Trained: c.trained, Layers: 32, KVHeads: 8, KeyLength: 128} // 128 KiB a token
+		if slots, length := f.dimension(c.slots, c.length, f.Weights+c.free); slots != c.wantSlots || length != c.wantLength {
 			t.Errorf("%+v: %d slots of %d", c, slots, length)
 		}
+	}
+	unknown := Footprint{Trained: 40_960, Layers: 32, KVHeads: 8, KeyLength: 128}
+	if slots, length := unknown.Context(0); slots != 1 || length != 8192 {
+		t.Errorf("with unknown memory: %d slots of %d", slots, length)
 	}
 }

@@ -42,6 +42,9 @@ func (s *server) handler() http.Handler {
 	mux.HandleFunc("GET /v1/models", s.list)
 	mux.HandleFunc("POST /tokenize", orRefuse(s.tokenize))
 	mux.HandleFunc("POST "+pathModels, orRefuse(s.changeModels))
+	mux.HandleFunc("GET "+pathLoaded, s.listLoaded)
+	mux.HandleFunc("POST "+pathLoad, orRefuse(s.order))
+	mux.HandleFunc("POST "+pathUnload, orRefuse(s.order))
 	mux.HandleFunc("GET /health", func(w http.ResponseWriter, _ *http.Request) {
 		reply(w, http.StatusOK, map[string]string{"status": "ok"})
 	})
@@ -182,6 +185,9 @@ func (r *runner) start(ctx context.Context, c *chat) (*job, error) {
 	if !r.Chat {
 		return nil, badRequest("this model only makes embeddings; use /v1/embeddings")
 	}
+	if len(c.tools) > 0 && !r.Tools {
+		return nil, badMember("tools", "this model cannot call tools: %s; leave out the tools, or use another model", r.ToolProblem)
+	}
 	tail, prompt, err := r.prompt(ctx, &c.conversation)
 	if err != nil {
 		return nil, err
@@ -200,7 +206,7 @@ func (r *runner) start(ctx context.Context, c *chat) (*job, error) {
 	form := r.template.form()
 	j := &job{
 		ctx: ctx, caller: c.caller, prompt: prompt, limit: r.ContextLength, text: stopFilter{stops: c.stops}, out: newOutbox(),
-		wantLogprobs: c.wantLogprobs, alternatives: c.alternatives, tail: tail, sampler: newSampler(r.vocab, c.sampling, int32(r.ContextLength)),
+		wantLogprobs: c.wantLogprobs, alternatives: c.alternatives, tail: tail, digest: r.template.digest, sampler: newSampler(r.vocab, c.sampling, int32(r.ContextLength)),
 		reader: form.NewReader(chatform.ReaderOptions{Tools: c.tools, Prompt: tail}),
 	}
 	if c.limit > 0 {

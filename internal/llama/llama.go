@@ -84,10 +84,12 @@ type Model struct {
 	Embeddings bool `json:"embeddings"`
 	// Thinking reports that the chat template is that of a thinking model.
 	Thinking bool `json:"thinking"`
-	// Tools reports that the model can call tools. ToolProblem is why it cannot; "" if its
-	// template is not its own.
+	// Tools reports that the model can call tools. ToolProblem is why a chat model cannot.
 	Tools       bool   `json:"tools"`
 	ToolProblem string `json:"tool_problem,omitempty"`
+	// DefaultTools reports that its chat template writes no tool calls, so that they are
+	// described to the model in the default form.
+	DefaultTools bool `json:"default_tools,omitempty"`
 	// Dimensions is the length of the model's embeddings, or 0.
 	Dimensions int `json:"dimensions"`
 	// Problem is why it cannot be served; the other fields are then zero.

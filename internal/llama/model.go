@@ -1,6 +1,7 @@
 package llama
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -8,6 +9,7 @@ import (
 	"runtime"
 	"strconv"
 	"strings"
+	"sync"
 
 	"github.com/shirou/gopsutil/v4/cpu"
 
@@ -93,7 +95,7 @@ func inspect(lib *library, renderer *chatform.Renderer, file ModelFile, slots, c
 	}
 	if s.Chat {
 		form := s.template.form()
-		s.Thinking, s.Tools, s.ToolProblem = s.template.thinking(), form.Tools(), form.Problem
+		s.Thinking, s.Tools, s.DefaultTools, s.ToolProblem = form.ThinkEnd != "", form.Tools(), form.Default, form.Problem
 	}
 	s.Embeddings = pooling != strconv.Itoa(poolingRank)
 	if s.Embeddings {
@@ -104,26 +106,20 @@ func inspect(lib *library, renderer *chatform.Renderer, file ModelFile, slots, c
 		s.threads = 1
 	}
 	s.needs, s.blocks = uint64(info.Size()), number("block_count")
-	each := uint64(0) // bytes of a token in a context
+	of := Footprint{Weights: s.needs, Trained: trained}
 	if s.Chat {
-		heads, kvHeads := max(number("attention.head_count"), 1), number("attention.head_count_kv")
-		if kvHeads == 0 {
-			kvHeads = heads
-		}
-		keyLength := number("attention.key_length")
-		if keyLength == 0 {
-			keyLength = number("embedding_length") / heads
-		}
-		const keyAndValue, halfFloat = 2, 2
-		each = s.blocks * kvHeads * keyLength * keyAndValue * halfFloat
+		heads := max(number("attention.head_count"), 1)
+		of.Layers = s.blocks
+		of.KVHeads = cmp.Or(number("attention.head_count_kv"), heads)
+		of.KeyLength = cmp.Or(number("attention.key_length"), number("embedding_length")/heads)
 	}
 	memory, known := s.memory()
 	if !known {
-		memory = s.needs + unknownMemory
+		memory = 0
 	}
-	s.Slots, contextLength = dimension(slots, contextLength, trained, memory-min(s.needs, memory), each)
+	s.Slots, contextLength = of.dimension(slots, contextLength, memory)
 	s.ContextLength, s.embedContext = contexts(contextLength, trained, s.Chat)
-	s.needs += each * uint64(s.ContextLength*s.Slots)
+	s.needs += of.token() * uint64(s.ContextLength*s.Slots)
 	return s, nil
 }
 
@@ -140,11 +136,34 @@ func (s *modelSpec) memory() (bytes uint64, known bool) {
 	return bytes, known
 }
 
+// Footprint is what determines how much memory a model needs.
+type Footprint struct {
+	Weights uint64 // bytes of its files
+	Trained int    // tokens of the context that it was trained on
+	// The sizes of its attention; 0 if it has no context.
+	Layers, KVHeads, KeyLength uint64
+}
+
+// Context returns the number of slots that the engine chooses for a model, and the context
+// length of each in tokens, if none is configured. memory is the free memory in bytes; 0
+// means unknown.
+func (f Footprint) Context(memory uint64) (slots, length int) { return f.dimension(0, 0, memory) }
+
+// token returns the bytes of a token in a context.
+func (f Footprint) token() uint64 {
+	const keyAndValue, halfFloat = 2, 2
+	return f.Layers * f.KVHeads * f.KeyLength * keyAndValue * halfFloat
+}
+
 // dimension returns the number of slots and the context length for what is configured; 0
 // means as much as fits. An agent's first prompt has 10,000 tokens and more, so there are
-// fewer slots before the context becomes shorter. each is the bytes of a token, and a
-// fifth of the free bytes remains for other programs.
-func dimension(slots, length, trained int, free, each uint64) (int, int) {
+// fewer slots before the context becomes shorter. A fifth of the memory beside the weights
+// remains for other programs.
+func (f Footprint) dimension(slots, length int, memory uint64) (int, int) {
+	free := memory - min(f.Weights, memory)
+	if memory == 0 {
+		free = unknownMemory
+	}
 	fixedSlots, fixedLength := slots > 0, length > 0
 	if !fixedSlots {
 		slots = defaultSlots
@@ -152,8 +171,8 @@ func dimension(slots, length, trained int, free, each uint64) (int, int) {
 	if !fixedLength {
 		length = maxDefaultContext
 	}
-	length = min(length, trained)
-	fits := func() bool { return each*uint64(slots*length) <= free/5*4 }
+	length = min(length, f.Trained)
+	fits := func() bool { return f.token()*uint64(slots*length) <= free/5*4 }
 	for !fixedSlots && slots > 1 && !fits() {
 		slots--
 	}
@@ -195,14 +214,14 @@ func (lib *library) failure(message string) error {
 }
 
 // cores returns the number of threads to use: one for each physical core that this
-// process may use.
-func cores() int {
+// process may use. It is read before Worker limits Go to one processor.
+var cores = sync.OnceValue(func() int {
 	n := runtime.GOMAXPROCS(0)
 	if physical, err := cpu.Counts(false); err == nil && physical > 0 {
 		n = min(n, physical)
 	}
 	return n
-}
+})
 
 // weights are a model's loaded weights and their contexts. They belong to the runner's
 // goroutine.

@@ -1,6 +1,7 @@
 package llama
 
 import (
+	"bytes"
 	"io"
 	"os"
 	"path/filepath"
@@ -48,4 +49,40 @@ func TestSetModels(t *testing.T) {
 	if models := e.Models(); len(models) != 1 || models[0].ID != "tiny" || changes.Load() != 4 {
 		t.Errorf("%v after %d changes", models, changes.Load())
 	}
+}
+
+// crashing is a model file on which llama.cpp ends the process: two of its tokens are the
+// same.
+func crashing(t *testing.T) ModelFile {
+	content := bytes.Replace(tinyModel, []byte("\x03\x00\x00\x00\x00\x00\x00\x00Ġt"), []byte("\x03\x00\x00\x00\x00\x00\x00\x00Ġa"), 1)
+	assert.Require(t, !bytes.Equal(content, tinyModel), "the token is not there")
+	return changedTiny(t, "crashing", content)
+}
+
+// TestCrashingFile starts with a file that ends each worker that reads it: the other models
+// are served. It is tried again once it has changed.
+func TestCrashingFile(t *testing.T) {
+	bad := crashing(t)
+	e := startEngine(t, Config{Models: []ModelFile{bad, testModels[0]}})
+	assert.Equal(t, e.say(ask("Hello")), conversation[0][1], "beside it")
+	assert.Contains(t, e.Problems()["crashing"], "ended the engine")
+	assert.OK(t, e.SetModels(t.Context(), []ModelFile{testModels[1], bad}))
+	assert.Contains(t, e.Problems()["crashing"], "ended the engine")
+	assert.OK(t, os.WriteFile(bad.Path, tinyModel, 0o600))
+	bad.Version = "2"
+	assert.OK(t, e.SetModels(t.Context(), []ModelFile{bad}))
+	assert.Equal(t, e.say(ask("Hello", object{"model": "crashing"})), conversation[0][1], "the file that replaced it")
+	assert.Equal(t, len(e.Problems()), 0)
+}
+
+// TestCrashingFileAdded adds such a file to a worker that answers: it ends, and the next one
+// serves the others.
+func TestCrashingFileAdded(t *testing.T) {
+	changed := make(chan struct{}, 100)
+	e := startEngine(t, Config{Models: testModels[:1], OnModels: func() { changed <- struct{}{} }})
+	_ = e.SetModels(t.Context(), []ModelFile{testModels[0], crashing(t)}) // fails, unless it is the next worker that gets them
+	for e.Problems()["crashing"] == "" {
+		<-changed
+	}
+	assert.Equal(t, e.say(ask("Hello")), conversation[0][1])
 }

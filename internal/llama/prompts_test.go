@@ -37,7 +37,7 @@ func TestPromptsOutliveWeights(t *testing.T) {
 	}
 	question := strings.Repeat("Tell me about the owl. ", 60)
 	r := with(store)
-	first, all := r.ask("ann", question)
+	first, all := r.ask("ann of the owls", question)
 	assert.Require(t, all >= minStored, "the prompt has only", all, "tokens")
 	r.unload()
 	names := store.names(t)
@@ -45,7 +45,7 @@ func TestPromptsOutliveWeights(t *testing.T) {
 	if info, err := os.Stat(names[0]); err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("%v, %v", info.Mode(), err)
 	}
-	if text, err := os.ReadFile(names[0]); err != nil || bytes.Contains(text, []byte("ann")) {
+	if text, err := os.ReadFile(names[0]); err != nil || bytes.Contains(text, []byte("ann of the owls")) {
 		t.Errorf("the file names the caller, or %v", err)
 	}
 	next := []string{question, first, "Hello"}
@@ -53,17 +53,17 @@ func TestPromptsOutliveWeights(t *testing.T) {
 	if text, computed := r.ask("bob", next...); text != want || computed < all {
 		t.Errorf("another caller: %d tokens were computed; %q, want %q", computed, text, want)
 	}
-	if text, computed := r.ask("ann", next...); text != want || computed > all/10 {
+	if text, computed := r.ask("ann of the owls", next...); text != want || computed > all/10 {
 		t.Errorf("the next turn: %d of %d tokens were computed; %q, want %q", computed, all, text, want)
 	}
 	r.unload()
 	assert.Equal(t, len(store.names(t)), 2, "files of two conversations")
-	if text, computed := with(store).ask("ann", next...); text != want || computed != 1 {
+	if text, computed := with(store).ask("ann of the owls", next...); text != want || computed != 1 {
 		t.Errorf("another process: %d tokens were computed; %q, want %q", computed, text, want)
 	}
 	other := with(store)
 	other.storedPrefix = storedPrefix(ModelFile{ID: "tiny", Version: "2"})
-	if _, computed := other.ask("ann", next...); computed < all {
+	if _, computed := other.ask("ann of the owls", next...); computed < all {
 		t.Errorf("another file: %d tokens were computed", computed)
 	}
 	store.keepOnly(nil)
@@ -82,12 +82,12 @@ func TestDamagedPrompts(t *testing.T) {
 			r := newCounted(t, 1)
 			r.prompts = newTestStore(t, 1<<30)
 			question := strings.Repeat("Tell me about the owl. ", 60)
-			want, all := r.ask("ann", question)
+			want, all := r.ask("ann of the owls", question)
 			r.unload()
 			path := r.prompts.names(t)[0]
 			text := assert.Value(os.ReadFile(path))(t)
 			assert.OK(t, os.WriteFile(path, damage(text), 0o600))
-			if text, computed := r.ask("ann", question); text != want || computed != all {
+			if text, computed := r.ask("ann of the owls", question); text != want || computed != all {
 				t.Errorf("%d of %d tokens were computed; %q, want %q", computed, all, text, want)
 			}
 			if names := r.prompts.names(t); len(names) != 0 {
@@ -101,12 +101,12 @@ func TestDamagedPrompts(t *testing.T) {
 func TestPromptsAreBounded(t *testing.T) {
 	p := newTestStore(t, 3000)
 	for range 5 {
-		assert.Value(p.save("m-", "ann", make([]token, 10), make([]byte, 700)))(t)
+		assert.Value(p.save("m-", "ann of the owls", make([]token, 10), make([]byte, 700)))(t)
 	}
 	if n := len(p.names(t)); n != 2 && n != 3 {
 		t.Errorf("%d files of 900 bytes in 3000", n)
 	}
-	assert.Fails(t, assert.Err(p.save("m-", "ann", nil, make([]byte, 3001))), "more than may be kept")
+	assert.Fails(t, assert.Err(p.save("m-", "ann of the owls", nil, make([]byte, 3001))), "more than may be kept")
 	if none, err := newPromptStore(p.dir, 0, ""); none != nil || err != nil {
 		t.Errorf("%v, %v", none, err)
 	}

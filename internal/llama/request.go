@@ -97,7 +97,7 @@ type responseFormat struct {
 	} `json:"json_schema"`
 }
 
-// templateKwargs are the thinking controls of chat templates.
+// templateKwargs are the thinking controls. Each template gets those that it takes.
 type templateKwargs struct {
 	EnableThinking  *bool   `json:"enable_thinking"`
 	Thinking        *bool   `json:"thinking"`
@@ -125,6 +125,7 @@ type chatTurn struct {
 	Role             string  `json:"role"`
 	Content          content `json:"content"`
 	ReasoningContent string  `json:"reasoning_content"`
+	Reasoning        string  `json:"reasoning"` // another name of it
 	ToolCallID       string  `json:"tool_call_id"`
 	Name             string  `json:"name"`
 	ToolCalls        []struct {
@@ -275,7 +276,7 @@ func conversationOf(messages []chatTurn, kwargs templateKwargs) (chatform.Conver
 		case "tool", "function":
 			t.Role, t.CallID, t.Name = "tool", m.ToolCallID, cmp.Or(m.Name, names[m.ToolCallID])
 		case "assistant":
-			t.Reasoning = m.ReasoningContent
+			t.Reasoning = cmp.Or(m.ReasoningContent, m.Reasoning)
 			for _, call := range m.ToolCalls {
 				names[call.ID] = call.Function.Name
 				t.Calls = append(t.Calls, chatform.Call{ID: call.ID, Name: call.Function.Name, Arguments: call.Function.Arguments})

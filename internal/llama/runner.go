@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 	"unsafe"
 
@@ -32,6 +33,7 @@ type job struct {
 	sampler *sampler
 	text    stopFilter
 	reader  *chatform.Reader // of text; closed with the outbox
+	digest  string           // of the chat template
 	tail    string           // what the template wrote after the last message
 	// calls returns the rules for calls (callRules), until the model writes some.
 	calls  func(plain bool) string
@@ -58,10 +60,21 @@ func (j *job) add(events []chatform.Event, logprobs []logprob, tokens int) {
 	j.out.add(events, logprobs, tokens)
 }
 
+// readError returns why the answer cannot be read, which is a defect, or nil.
+func (j *job) readError() error {
+	if err := j.reader.Err(); err != nil {
+		return fmt.Errorf("cannot read the model's answer, a defect with its chat template (SHA-256 %s): %w", j.digest, err)
+	}
+	return nil
+}
+
 // end ends the answer with the finish reason or with err, and frees the sampler.
 func (j *job) end(finish string, err error) {
 	j.sampler.free()
 	j.add(j.reader.Close(finish), nil, j.out.count())
+	if err == nil {
+		err = j.readError()
+	}
 	if finish == "stop" && j.called {
 		finish = "tool_calls"
 	}
@@ -75,12 +88,15 @@ type runner struct {
 	prompts *promptStore  // nil: none
 	jobs    chan *job
 	embeds  chan *embedding
+	orders  chan *order
 	removed chan struct{} // closed when requests are refused
 	leaving chan struct{} // closed when the runner has to end at once
 	ended   chan struct{} // closed when it has ended
 
 	mu     sync.Mutex // held to queue a request, and to close removed
 	closed bool
+
+	inMemory atomic.Bool // whether loaded is not nil, for other goroutines
 
 	loaded  *weights
 	slots   []slot
@@ -99,10 +115,50 @@ func newRunner(s *modelSpec, idle time.Duration, prompts *promptStore) *runner {
 		prompts:   prompts,
 		jobs:      make(chan *job, maxWaiting),
 		embeds:    make(chan *embedding, maxWaiting),
+		orders:    make(chan *order, maxWaiting),
 		removed:   make(chan struct{}),
 		leaving:   make(chan struct{}),
 		ended:     make(chan struct{}),
 		slots:     make([]slot, s.Slots),
+	}
+}
+
+// order loads or frees the weights of a model without a request.
+type order struct {
+	load bool
+	done chan error // buffered
+}
+
+// errRunning is why weights are not freed.
+var errRunning = &refusal{status: http.StatusConflict, code: "busy", message: "a call runs on it: wait until it has ended"}
+
+// order loads the weights, or frees them unless a request is running, and waits for that.
+// It fails with errRunning, a loadError, errTooMany or errRemoved.
+func (r *runner) order(ctx context.Context, load bool) error {
+	o := &order{load, make(chan error, 1)}
+	if err := queueFor(r, r.orders, o); err != nil {
+		return err
+	}
+	select {
+	case err := <-o.done:
+		return err
+	case <-r.ended:
+		return errRemoved
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// obey carries out an order. Requests in the queue count as running.
+func (r *runner) obey(o *order) {
+	switch {
+	case o.load:
+		o.done <- r.ensureLoaded()
+	case r.busy() || len(r.jobs)+len(r.embeds) > 0:
+		o.done <- errRunning
+	default:
+		r.unload()
+		o.done <- nil
 	}
 }
 
@@ -181,11 +237,13 @@ func (r *runner) await() bool {
 		r.assign(j)
 	case e := <-r.embeds:
 		r.startEmbedding(e)
+	case o := <-r.orders:
+		r.obey(o)
 	case <-unload:
 		r.unload()
 	case <-r.leaving:
 	case <-r.removed:
-		if len(r.jobs)+len(r.embeds) == 0 {
+		if len(r.jobs)+len(r.embeds)+len(r.orders) == 0 {
 			r.prompts = nil // its files were deleted
 			r.unload()
 			return false
@@ -200,6 +258,7 @@ func (r *runner) unload() {
 		r.keepPrompts()
 		r.loaded.free()
 		r.loaded = nil
+		r.inMemory.Store(false)
 		clear(r.slots)
 	}
 }
@@ -216,6 +275,9 @@ func (r *runner) admit() {
 	}
 	if r.current == nil && len(r.embeds) > 0 {
 		r.startEmbedding(<-r.embeds)
+	}
+	for len(r.orders) > 0 {
+		r.obey(<-r.orders)
 	}
 }
 
@@ -246,6 +308,7 @@ func (r *runner) ensureLoaded() error {
 		return &loadError{err}
 	}
 	r.loaded = w
+	r.inMemory.Store(true)
 	r.stored = nil
 	if w.restores {
 		r.stored = r.prompts.list(r.storedPrefix)

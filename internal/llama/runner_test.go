@@ -221,3 +221,44 @@ func cpuTime(b *testing.B) time.Duration {
 	times := assert.Value((&process.Process{Pid: int32(os.Getpid())}).Times())(b)
 	return time.Duration((times.User + times.System) * float64(time.Second))
 }
+
+// TestOrders loads the weights without a request, and frees them only while no request runs
+// or waits.
+func TestOrders(t *testing.T) {
+	r := newRunner(openModel(t, testModels[1], 1), 0, nil)
+	go r.run()
+	assert.OK(t, r.order(t.Context(), false), "nothing to free")
+	assert.OK(t, r.order(t.Context(), true))
+	assert.That(t, r.inMemory.Load(), "not in memory after an order to load")
+	ctx, leave := context.WithCancel(t.Context())
+	j := endless(t, ctx, r)
+	assert.Value(j.out.take(t.Context()))(t)
+	assert.Is(t, r.order(t.Context(), false), errRunning, "freed under a request")
+	assert.OK(t, r.order(t.Context(), true), "loaded already")
+	leave()
+	assert.Is(t, assert.Err(finishOf(j)), context.Canceled, "the request")
+	assert.OK(t, r.order(t.Context(), false))
+	assert.That(t, !r.inMemory.Load(), "in memory after an order to free")
+	r.remove()
+	<-r.ended
+	assert.Is(t, r.order(t.Context(), true), errRemoved, "removed")
+
+	spec := openModel(t, testModels[0], 1)
+	spec.free = func() (bytes uint64, known bool) { return spec.needs - 1, true }
+	small := newRunner(spec, 0, nil)
+	go small.run()
+	assert.Fails(t, small.order(t.Context(), true), "MiB are free", "too large for the memory")
+}
+
+// TestSupervisorLoads goes the way of the daemon: by the supervisor to the worker.
+func TestSupervisorLoads(t *testing.T) {
+	e := startEngine(t, Config{})
+	assert.Equal(t, len(e.Loaded(t.Context())), 0, "models in memory at the start")
+	assert.OK(t, e.Load(t.Context(), "tiny"))
+	assert.Same(t, e.Loaded(t.Context()), []string{"tiny"})
+	assert.OK(t, e.Unload(t.Context(), "tiny"))
+	assert.Equal(t, len(e.Loaded(t.Context())), 0, "models in memory")
+	assert.Fails(t, e.Load(t.Context(), "another"), "no such model")
+	stopped := NewSupervisor(Config{})
+	assert.Fails(t, stopped.Load(t.Context(), "tiny"), ErrStarting.Error())
+}

@@ -225,3 +225,17 @@ func TestCachedTokens(t *testing.T) {
 		}
 	}
 }
+
+// An answer that cannot be read, which is a defect, ends with the digest of its template.
+// Its slot serves the next call.
+func TestReaderFails(t *testing.T) {
+	r := newCounted(t, 1)
+	form := r.template.own.Form
+	r.template.own.Form = nil // the reader fails
+	j := assert.Value(r.start(t.Context(), &chat{conversation: says("Hello"), limit: 30}))(t)
+	r.template.own.Form = form
+	r.steps()
+	assert.Fails(t, assert.Err(finishOf(j)), "(SHA-256 "+r.template.digest+"): runtime error: invalid memory address")
+	text, _ := r.ask("", "Hello")
+	assert.Equal(t, text, conversation[0][1])
+}

@@ -12,6 +12,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -50,7 +51,8 @@ type Supervisor struct {
 
 	mu       sync.Mutex
 	files    []ModelFile
-	address  string // of the running worker, or ""
+	crashing map[ModelFile]bool // files that ended a worker: they are not read again
+	address  string             // of the running worker, or ""
 	secret   string
 	problem  error // why no worker is running
 	models   []Model
@@ -62,7 +64,7 @@ type Supervisor struct {
 // NewSupervisor returns a Supervisor. It does nothing before Run.
 func NewSupervisor(c Config) *Supervisor {
 	c.Slots, c.Context = min(max(c.Slots, 0), maxSlots), max(c.Context, 0)
-	s := &Supervisor{config: c, files: c.Models, ready: make(chan struct{}), problem: ErrStarting}
+	s := &Supervisor{config: c, files: c.Models, crashing: map[ModelFile]bool{}, ready: make(chan struct{}), problem: ErrStarting}
 	s.transport = &http.Transport{
 		DialContext:        s.dial,
 		DisableCompression: true,
@@ -89,18 +91,31 @@ func (s *Supervisor) SetModels(ctx context.Context, files []ModelFile) error {
 	return s.sendModels(ctx)
 }
 
-// wanted returns the files to serve.
-func (s *Supervisor) wanted() []ModelFile {
+// readable returns the files to serve, without those that ended a worker.
+func (s *Supervisor) readable() []ModelFile {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.files
+	return slices.DeleteFunc(slices.Clone(s.files), func(f ModelFile) bool { return s.crashing[f] })
+}
+
+// modelsOf returns the models of files: what the worker reports, and those that it does not
+// read. s.mu is held.
+func (s *Supervisor) modelsOf(reported []Model) (models []Model) {
+	for _, f := range s.files {
+		if s.crashing[f] {
+			models = append(models, Model{ID: f.ID, Problem: "cannot read the model file: llama.cpp ended the engine on it; fetch it again, or remove it"})
+		} else if i := slices.IndexFunc(reported, func(m Model) bool { return m.ID == f.ID }); i >= 0 {
+			models = append(models, reported[i])
+		}
+	}
+	return models
 }
 
 // sendModels sends the files to serve to the worker.
 func (s *Supervisor) sendModels(ctx context.Context) error {
 	s.changing.Lock()
 	defer s.changing.Unlock()
-	body, err := json.Marshal(s.wanted())
+	body, err := json.Marshal(s.readable())
 	if err != nil {
 		return err
 	}
@@ -118,7 +133,8 @@ func (s *Supervisor) sendModels(ctx context.Context) error {
 		return fmt.Errorf("cannot change the models of the built-in engine: it answers %s: %w", response.Status, err)
 	}
 	s.mu.Lock()
-	s.models = models
+	s.models = s.modelsOf(models)
+	models = s.models
 	s.mu.Unlock()
 	s.modelsChanged(models)
 	return nil
@@ -162,6 +178,53 @@ func (s *Supervisor) Problems() map[string]string {
 func (s *Supervisor) Problem() error {
 	_, _, err := s.current()
 	return err
+}
+
+// Loaded returns the ids of the models whose weights are in memory; none if no worker is
+// running.
+func (s *Supervisor) Loaded(ctx context.Context) (ids []string) {
+	response, err := s.request(ctx, http.MethodGet, pathLoaded)
+	if err == nil {
+		defer response.Body.Close()
+		_ = json.UnmarshalRead(response.Body, &ids) // after an error there are none
+	}
+	return ids
+}
+
+// Load loads the weights of a model now, and not at its first request. They are freed
+// IdleUnload later if there is none.
+func (s *Supervisor) Load(ctx context.Context, id string) error { return s.order(ctx, pathLoad, id) }
+
+// Unload frees the weights of a model. It fails if a request to it is running.
+func (s *Supervisor) Unload(ctx context.Context, id string) error {
+	return s.order(ctx, pathUnload, id)
+}
+
+func (s *Supervisor) order(ctx context.Context, path, id string) error {
+	response, err := s.request(ctx, http.MethodPost, path+"?"+url.Values{"model": {id}}.Encode())
+	if err != nil {
+		if problem := s.Problem(); problem != nil {
+			err = problem
+		}
+		return err
+	}
+	defer response.Body.Close()
+	if response.StatusCode == http.StatusNoContent {
+		return nil
+	}
+	var refused errorBody
+	if err := json.UnmarshalRead(response.Body, &refused); err != nil {
+		return fmt.Errorf("the built-in engine answers %s", response.Status)
+	}
+	return errors.New(refused.Error.Message)
+}
+
+func (s *Supervisor) request(ctx context.Context, method, path string) (*http.Response, error) {
+	r, err := http.NewRequestWithContext(ctx, method, "http://worker"+path, nil)
+	if err != nil {
+		return nil, err
+	}
+	return s.Transport().RoundTrip(r)
 }
 
 // Graphics returns what the worker computes with. It is valid after Ready.
@@ -214,16 +277,17 @@ func (s *Supervisor) current() (address, secret string, err error) {
 	return s.address, s.secret, nil
 }
 
-// setWorker makes Transport use the given worker.
-func (s *Supervisor) setWorker(h workerReport, secret string) {
+// setWorker makes Transport use the given worker. It returns its models.
+func (s *Supervisor) setWorker(h workerReport, secret string) []Model {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.address, s.secret, s.models, s.graphics = h.Address, secret, h.Models, h.Graphics
+	s.address, s.secret, s.models, s.graphics = h.Address, secret, s.modelsOf(h.Models), h.Graphics
 	select {
 	case <-s.ready:
 	default:
 		close(s.ready)
 	}
+	return s.models
 }
 
 // setProblem sets why there is no worker.
@@ -255,6 +319,9 @@ func (s *Supervisor) Run(ctx context.Context) error {
 		if ctx.Err() != nil {
 			s.setProblem(errors.New("the built-in engine was stopped"))
 			return nil
+		}
+		if errors.Is(err, errCrashingFile) {
+			continue
 		}
 		if time.Since(began) >= stableAfter {
 			pause.Reset()
@@ -309,8 +376,9 @@ func (s *Supervisor) runWorker(ctx context.Context, libraries string) (ready boo
 		return false, fmt.Errorf("cannot make a folder for its socket: %w", err)
 	}
 	defer os.RemoveAll(dir)
+	files := s.readable()
 	s.mu.Lock()
-	files, gpus := s.files, s.gpus
+	gpus := s.gpus
 	s.mu.Unlock()
 	o := workerConfig{
 		Libraries: libraries, GPUs: gpus, Network: socketNetwork(), Address: filepath.Join(dir, "socket"), Secret: rand.Text(),
@@ -349,10 +417,10 @@ func (s *Supervisor) runWorker(ctx context.Context, libraries string) (ready boo
 	if err := cmd.Start(); err != nil {
 		return false, fmt.Errorf("cannot start it: %w", err)
 	}
-	err = s.start(in, out, append(line, '\n'), o.Secret, cancel)
+	reading, err := s.start(in, out, append(line, '\n'), o.Secret, cancel)
 	if err == nil {
 		s.config.Log.Info("the inference worker is ready", "pid", cmd.Process.Pid)
-		if !slices.Equal(files, s.wanted()) { // changed during the start
+		if !slices.Equal(files, s.readable()) { // changed during the start
 			go func() {
 				if err := s.sendModels(ctx); err != nil && ctx.Err() == nil {
 					s.config.Log.Warn("the models of the inference worker are those of its start", "error", err)
@@ -363,31 +431,49 @@ func (s *Supervisor) runWorker(ctx context.Context, libraries string) (ready boo
 	}
 	cancel()
 	ended := cmd.Wait()
+	// A process that another one ended has no status. A GPU library may be the cause, too,
+	// so the next worker runs without one before the file is.
+	if crashed := cmd.ProcessState.ExitCode() > 0; err != nil && crashed && reading != nil && len(gpus) == 0 {
+		s.mu.Lock()
+		s.crashing[*reading] = true
+		s.mu.Unlock()
+		return false, errCrashingFile
+	}
 	return err == nil, errors.Join(cmp.Or(err, ended), stderr.err())
 }
 
+// errCrashingFile reports that a worker ended because of a file that the next one does not
+// read.
+var errCrashingFile = errors.New("a model file ended the inference worker")
+
 // start sends the worker its configuration and waits until it is ready. It calls end
-// after startTimeout.
-func (s *Supervisor) start(in io.Writer, out io.Reader, line []byte, secret string, end func()) error {
+// after startTimeout. If it fails, reading is the model file that the worker was reading, or
+// nil.
+func (s *Supervisor) start(in io.Writer, out io.Reader, line []byte, secret string, end func()) (reading *ModelFile, err error) {
 	if _, err := in.Write(line); err != nil {
-		return fmt.Errorf("cannot send its configuration: %w", err)
+		return nil, fmt.Errorf("cannot send its configuration: %w", err)
 	}
 	late := time.AfterFunc(startTimeout, end)
 	defer late.Stop()
-	answer, err := bufio.NewReader(out).ReadBytes('\n')
-	if err != nil {
-		return errors.New("it ended before it was ready")
+	for lines := bufio.NewReader(out); ; {
+		answer, err := lines.ReadBytes('\n')
+		if err != nil {
+			return reading, errors.New("it ended before it was ready")
+		}
+		var h workerReport
+		if err := json.Unmarshal(answer, &h); err != nil {
+			return nil, fmt.Errorf("cannot read its report: %w", err)
+		}
+		switch {
+		case h.Reading != nil:
+			reading = h.Reading
+		case h.Problem != "":
+			return nil, errors.New(h.Problem)
+		default:
+			s.modelsChanged(s.setWorker(h, secret))
+			return nil, nil
+		}
 	}
-	var h workerReport
-	if err := json.Unmarshal(answer, &h); err != nil {
-		return fmt.Errorf("cannot read its report: %w", err)
-	}
-	if h.Problem != "" {
-		return errors.New(h.Problem)
-	}
-	s.setWorker(h, secret)
-	s.modelsChanged(h.Models)
-	return nil
 }
 
 // outputTail keeps the end of a worker's standard error, which may contain a failed

@@ -2,6 +2,7 @@ package llama
 
 import (
 	"context"
+	"crypto/sha256"
 	"fmt"
 	"maps"
 	"slices"
@@ -15,13 +16,14 @@ import (
 type chatTemplate struct {
 	lib     *library
 	source  string             // the model's own; "" means ChatML
+	digest  string             // the beginning of its SHA-256
 	own     *chatform.Template // nil if it cannot be used
 	problem error              // why own is nil
 }
 
 // newChatTemplate opens the template of a model in the renderer.
 func newChatTemplate(ctx context.Context, lib *library, renderer *chatform.Renderer, source chatform.Source) *chatTemplate {
-	t := &chatTemplate{lib: lib, source: source.Text}
+	t := &chatTemplate{lib: lib, source: source.Text, digest: fmt.Sprintf("%.6x", sha256.Sum256([]byte(source.Text)))}
 	t.own, t.problem = renderer.Open(ctx, source)
 	if t.problem != nil {
 		t.own = nil
@@ -52,14 +54,9 @@ func (t *chatTemplate) render(ctx context.Context, c *chatform.Conversation) (ch
 // form returns how the model writes its answers.
 func (t *chatTemplate) form() *chatform.Form {
 	if t.own == nil {
-		return &chatform.Form{}
+		return &chatform.Form{Problem: t.problem.Error()}
 	}
 	return t.own.Form
-}
-
-// thinking reports whether the model reasons before it answers.
-func (t *chatTemplate) thinking() bool {
-	return t.form().ThinkEnd != "" || strings.Contains(t.source, "enable_thinking")
 }
 
 // renderBuiltin applies the built-in template that llama.cpp recognizes in the model's

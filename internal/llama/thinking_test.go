@@ -2,6 +2,7 @@ package llama
 
 import (
 	"bytes"
+	"encoding/binary"
 	"os"
 	"path/filepath"
 	"strings"
@@ -10,18 +11,29 @@ import (
 	"github.com/kith/kith/internal/assert"
 )
 
+// templateModel is the small model with another template, as a file.
+func templateModel(t testing.TB, id, template string) ModelFile {
+	t.Helper()
+	key := []byte("tokenizer.chat_template\x08\x00\x00\x00")
+	at := bytes.Index(tinyModel, key) + len(key)
+	old := int(binary.LittleEndian.Uint64(tinyModel[at:]))
+	const alignment = 32 // of what follows in the file
+	if pad := (old - len(template)) & (alignment - 1); pad > 0 {
+		if pad < len("{##}") {
+			pad += alignment
+		}
+		template += "{#" + strings.Repeat(" ", pad-len("{##}")) + "#}"
+	}
+	changed := binary.LittleEndian.AppendUint64(tinyModel[:at:at], uint64(len(template)))
+	changed = append(append(changed, template...), tinyModel[at+8+old:]...)
+	path := filepath.Join(t.TempDir(), id+".gguf")
+	assert.OK(t, os.WriteFile(path, changed, 0o600))
+	return ModelFile{ID: id, Path: path}
+}
+
 // thinkingModel is the small model with a template that has enable_thinking.
 func thinkingModel(t *testing.T) ModelFile {
-	t.Helper()
-	start := bytes.Index(tinyModel, []byte("{% for message in messages %}"))
-	const length = 198
-	template := "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}<|im_start|>assistant\n{% if enable_thinking %}<think>\n{% endif %}"
-	template += "{#" + strings.Repeat(" ", length-len(template)-4) + "#}"
-	path := filepath.Join(t.TempDir(), "thinker.gguf")
-	if err := os.WriteFile(path, bytes.Replace(tinyModel, tinyModel[start:start+length], []byte(template), 1), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	return ModelFile{ID: "thinker", Path: path}
+	return templateModel(t, "thinker", "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}<|im_start|>assistant\n{% if enable_thinking %}<think>\n{% endif %}")
 }
 
 // The reasoning of a thinking model has a field of its own, streamed or not, and

@@ -14,50 +14,56 @@ import (
 
 	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/llama/chatform"
+	"github.com/kith/kith/internal/llama/llamatest"
 )
 
-// agentModel is the small model with a template that begins a call after a user's message,
-// so that the grammar forces the rest of it, and asks what it knows after a result with
-// the word heron.
+// agentModel is a model that reads note.txt with readTool.
 func agentModel(t testing.TB) ModelFile {
-	t.Helper()
-	start := bytes.Index(tinyModel, []byte("{% for message in messages %}"))
-	const length = 198
-	template := `{% for m in messages %}{{ m.content }}
+	return changedTiny(t, "agent", llamatest.Agent(tinyModel, "note.txt"))
+}
+
+// callsNotWritten is agentModel with a template that writes no calls: the form is kith's own.
+func callsNotWritten(t testing.TB) ModelFile {
+	return changedTiny(t, "other", llamatest.WithTemplate(tinyModel, `{% for m in messages %}{{ m.content }}
 {% endfor %}{% if '<tools>' in messages[0].content %}<tool_call>
-{"name": "read", "arguments": {"filePath": "note.txt"{% endif %}`
-	assert.Require(t, len(template) <= length-4, len(template))
-	template += "{#" + strings.Repeat(" ", length-len(template)-4) + "#}"
-	path := filepath.Join(t.TempDir(), "agent.gguf")
-	assert.OK(t, os.WriteFile(path, bytes.Replace(tinyModel, tinyModel[start:start+length], []byte(template), 1), 0o600))
-	return ModelFile{ID: "agent", Path: path}
+{"name": "read", "arguments": {"filePath": "note.txt"{% endif %}`))
+}
+
+func changedTiny(t testing.TB, id string, content []byte) ModelFile {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), id+".gguf")
+	assert.OK(t, os.WriteFile(path, content, 0o600))
+	return ModelFile{ID: id, Path: path}
 }
 
 var readTool = object{"type": "function", "function": object{"name": "read", "description": "Reads a file.", "parameters": object{
 	"type": "object", "properties": object{"filePath": object{"type": "string"}}, "required": []string{"filePath"},
 }}}
 
-// A model that begins a call completes it as the tool's schema demands, streamed or not.
+// A model that begins a call completes it as the tool's schema demands, and makes no other
+// unless the form and the caller allow several.
 func TestToolCall(t *testing.T) {
-	e := startEngine(t, Config{Models: []ModelFile{agentModel(t)}})
-	asked := ask("Read note.txt.", object{"model": "agent", "tools": []object{readTool}, "parallel_tool_calls": false, "max_tokens": 60})
-	status, body := e.post("/v1/chat/completions", asked)
-	var got struct {
-		Choices []struct {
-			Message struct {
-				Content   *string    `json:"content"`
-				ToolCalls []toolCall `json:"tool_calls"`
-			} `json:"message"`
-			FinishReason string `json:"finish_reason"`
-		} `json:"choices"`
-	}
-	assert.OK(t, json.Unmarshal(body, &got))
-	if status != 200 || len(got.Choices) != 1 || len(got.Choices[0].Message.ToolCalls) < 1 || got.Choices[0].FinishReason != "tool_calls" {
-		t.Fatalf("%d %s", status, body)
-	}
-	call := got.Choices[0].Message.ToolCalls[0]
-	if call.Function.Name != "read" || strings.ReplaceAll(call.Function.Arguments, " ", "") != `{"filePath":"note.txt"}` || call.ID == "" {
-		t.Errorf("%s", body)
+	e := startEngine(t, Config{Models: []ModelFile{agentModel(t), callsNotWritten(t)}})
+	for model, more := range map[string]object{"agent": {}, "other": {"parallel_tool_calls": false}} {
+		asked := ask("Read note.txt.", object{"model": model, "tools": []object{readTool}, "max_tokens": 60}, more)
+		status, body := e.post("/v1/chat/completions", asked)
+		var got struct {
+			Choices []struct {
+				Message struct {
+					Content   *string    `json:"content"`
+					ToolCalls []toolCall `json:"tool_calls"`
+				} `json:"message"`
+				FinishReason string `json:"finish_reason"`
+			} `json:"choices"`
+		}
+		assert.OK(t, json.Unmarshal(body, &got))
+		if status != 200 || len(got.Choices) != 1 || len(got.Choices[0].Message.ToolCalls) != 1 || got.Choices[0].FinishReason != "tool_calls" {
+			t.Fatalf("%s: %d %s", model, status, body)
+		}
+		call := got.Choices[0].Message.ToolCalls[0]
+		if call.Function.Name != "read" || strings.ReplaceAll(call.Function.Arguments, " ", "") != `{"filePath":"note.txt"}` || call.ID == "" {
+			t.Errorf("%s: %s", model, body)
+		}
 	}
 }
 
@@ -397,4 +403,28 @@ func TestToolsAreNotLeftOut(t *testing.T) {
 	assert.That(t, strings.Contains(textOf(assert.Value(of.render(t.Context(), &talk))(t)), "seven"), "without tools")
 	talk.Tools = []jsontext.Value{assert.Value(json.Marshal(readTool))(t)}
 	assert.Fails(t, assert.Err(of.render(t.Context(), &talk)), "cannot show the tools")
+}
+
+// A model whose template cannot show tools answers without them, has a reason, and refuses
+// calls with tools.
+func TestToolProblem(t *testing.T) {
+	chatML := "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}<|im_start|>assistant\n"
+	e := startEngine(t, Config{Models: []ModelFile{
+		templateModel(t, "letters", chatML+"{% for m in messages %}{% for c in m.tool_calls or [] %}x {{ c.function.name }} {{ c.function.arguments | tojson }}{% endfor %}{% endfor %}{{ tools | tojson if tools else '' }}"),
+		templateModel(t, "broken", chatML+"{% endfor %}"),
+		testModels[0],
+	}})
+	for _, m := range e.Models() {
+		tools := object{"model": m.ID, "tools": []object{readTool}, "max_tokens": 3}
+		assert.Equal(t, m.DefaultTools, m.ID == "tiny", m)
+		if m.ID == "tiny" {
+			assert.Equal(t, m.ToolProblem, "")
+			e.say(ask("Hello", tools))
+			continue
+		}
+		assert.That(t, !m.Tools && m.ToolProblem != "", m)
+		_, message := e.refused("/v1/chat/completions", ask("Hello", tools), 400)
+		assert.Contains(t, message, "this model cannot call tools: "+m.ToolProblem)
+		e.say(ask("Hello", tools, object{"tool_choice": "none"}))
+	}
 }

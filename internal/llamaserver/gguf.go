@@ -240,6 +240,16 @@ type modelInfo struct {
 	tools   bool   // its chat template supports tools
 }
 
+// ContextOf returns what the context of the model file at path depends on: the length in
+// tokens that the model was trained on, the bytes of its weights, and those of a token.
+func ContextOf(path string) (trained int, weights, each uint64, err error) {
+	f, err := inspect(path)
+	if err != nil {
+		return 0, 0, 0, err
+	}
+	return f.context, f.size, f.perSlot, nil
+}
+
 // inspect reads the header of the model file at path.
 func inspect(path string) (*modelInfo, error) {
 	h, err := readHeader(path)

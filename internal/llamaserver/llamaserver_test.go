@@ -697,3 +697,29 @@ func FuzzHeader(f *testing.F) {
 		assert.That(t, err != nil || h != nil, "neither a header nor why not")
 	})
 }
+
+// TestLoadAndUnload: without a call, and not under one.
+func TestLoadAndUnload(t *testing.T) {
+	r := newRig(t, 0, "", free(900), "one", "large")
+	one := r.server("one")
+	loaded := func() bool { is, _ := one.Loaded(); return is }
+	assert.OK(t, one.Unload(t.Context()), "nothing to end")
+	assert.OK(t, one.Load(t.Context()))
+	assert.OK(t, one.Load(t.Context()), "again")
+	assert.That(t, loaded() && len(r.starts()) == 1, "after Load", r.starts())
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		_, _ = r.ask(ctx, "one", "hang")
+	}()
+	r.until("the call runs", func() bool { _, idle := one.idle(); return !idle })
+	assert.Is(t, one.Unload(t.Context()), ErrRunning, "under a call")
+	cancel()
+	<-ended
+	r.until("the call is over", func() bool { _, idle := one.idle(); return idle })
+	assert.OK(t, one.Unload(t.Context()))
+	assert.That(t, !loaded(), "after Unload")
+	r.fit(1000, 70)
+	assert.Fails(t, r.server("large").Load(t.Context()), "of memory", "too large")
+}

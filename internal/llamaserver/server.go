@@ -387,6 +387,43 @@ func (s *Server) evict(ctx context.Context) bool {
 	}
 }
 
+// ErrRunning is the error of Unload while a call is running.
+var ErrRunning = errors.New("a call runs on it: wait until it has ended")
+
+// ID returns the id that the model is offered as.
+func (s *Server) ID() string { return s.file.ID }
+
+// Loaded reports whether the model is in memory. loading reports that it soon is, or not.
+func (s *Server) Loaded() (loaded, loading bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.address != "", s.starting != nil
+}
+
+// Load starts the server now, and not at its first call, and waits until its model is
+// loaded. It ends IdleUnload later if there is no call.
+func (s *Server) Load(ctx context.Context) error {
+	err := s.acquire(ctx, true)
+	if err == nil {
+		s.release()
+	}
+	return err
+}
+
+// Unload ends the server and waits for that. It fails with ErrRunning if a call is running
+// or waits for its start.
+func (s *Server) Unload(ctx context.Context) error {
+	switch loaded, loading := s.Loaded(); {
+	case loading:
+		return ErrRunning
+	case !loaded, s.evict(ctx):
+		return nil
+	case ctx.Err() != nil:
+		return ctx.Err()
+	}
+	return ErrRunning
+}
+
 // errNotRunning is the error of requests that do not start the server.
 var errNotRunning = errors.New("its llama-server is started by the next call, and by nothing else")
 

@@ -3,10 +3,13 @@ package outbound
 import (
 	"cmp"
 	"context"
+	"errors"
 	"net"
 	"net/http"
 	"net/netip"
+	"slices"
 	"strings"
+	"syscall"
 	"time"
 )
 
@@ -25,6 +28,52 @@ const (
 func Dial(ctx context.Context, network, address string) (net.Conn, error) {
 	d := racer{net.DefaultResolver.LookupNetIP, new(net.Dialer).DialContext}
 	return d.dial(ctx, network, address)
+}
+
+// ErrNotPublic is the error of DialPublic for an address that is not public.
+var ErrNotPublic = errors.New("the address is not public")
+
+// DialPublic is Dial, but connects to public addresses only. The address that it checks is
+// the one that it connects to.
+func DialPublic(ctx context.Context, network, address string) (net.Conn, error) {
+	d := racer{net.DefaultResolver.LookupNetIP, (&net.Dialer{Control: controlPublic}).DialContext}
+	return d.dial(ctx, network, address)
+}
+
+func controlPublic(_, address string, _ syscall.RawConn) error {
+	at, err := netip.ParseAddrPort(address)
+	if err == nil && !IsPublic(at.Addr()) {
+		err = ErrNotPublic
+	}
+	return err
+}
+
+// notPublic are the prefixes of addresses that are global by their form and have other uses:
+// shared by a provider's customers, protocols, documentation and benchmarks, reserved, and
+// forms of IPv6 that lead to an IPv4 address.
+var notPublic = prefixes("100.64.0.0/10", "192.0.0.0/24", "192.0.2.0/24", "192.88.99.0/24", "198.18.0.0/15", "198.51.100.0/24",
+	"203.0.113.0/24", "240.0.0.0/4", "0.0.0.0/8", "::/96", "64:ff9b:1::/48", "100::/64", "2001::/23", "2001:db8::/32", "2002::/16", "fec0::/10")
+
+// nat64 is the prefix behind which an IPv6 network reaches IPv4 addresses (RFC 6052).
+var nat64 = netip.MustParsePrefix("64:ff9b::/96")
+
+func prefixes(texts ...string) (all []netip.Prefix) {
+	for _, text := range texts {
+		all = append(all, netip.MustParsePrefix(text))
+	}
+	return all
+}
+
+// IsPublic reports whether an address is one of the public Internet: not this computer's,
+// a local network's, or one for a special use.
+func IsPublic(addr netip.Addr) bool {
+	addr = addr.WithZone("").Unmap()
+	if nat64.Contains(addr) {
+		b := addr.As16()
+		addr = netip.AddrFrom4([4]byte(b[12:]))
+	}
+	return addr.IsGlobalUnicast() && !addr.IsPrivate() &&
+		!slices.ContainsFunc(notPublic, func(p netip.Prefix) bool { return p.Contains(addr) })
 }
 
 // dialFunc is a function as a dialer of golang.org/x/net/proxy.

@@ -142,3 +142,26 @@ func TestDialEndsWithItsContext(t *testing.T) {
 		}
 	})
 }
+
+// TestDialPublic connects to no address of this computer or its network, whatever name it has.
+func TestDialPublic(t *testing.T) {
+	l := assert.Value(net.Listen("tcp", "127.0.0.1:0"))(t)
+	defer l.Close()
+	_, port, _ := net.SplitHostPort(l.Addr().String())
+	for _, host := range []string{"127.0.0.1", "localhost"} {
+		c, err := DialPublic(t.Context(), "tcp", net.JoinHostPort(host, port))
+		if err == nil {
+			c.Close()
+		}
+		assert.Is(t, err, ErrNotPublic, host)
+	}
+	for text, want := range map[string]bool{
+		"1.1.1.1": true, "2606:4700::1111": true, "64:ff9b::101:101": true, "2001:4860:4860::8888": true,
+		"10.1.2.3": false, "172.16.0.1": false, "192.168.1.1": false, "100.64.0.1": false, "169.254.169.254": false,
+		"0.0.0.0": false, "255.255.255.255": false, "224.0.0.1": false, "240.0.0.1": false, "198.18.0.1": false,
+		"::1": false, "::": false, "fe80::1%eth0": false, "fd00::1": false, "fc00::1": false, "ff02::1": false,
+		"::ffff:10.0.0.1": false, "::10.0.0.1": false, "64:ff9b::a00:1": false, "2002:a00:1::": false, "2001::1": false, "2001:db8::1": false,
+	} {
+		assert.Equal(t, IsPublic(netip.MustParseAddr(text)), want, text)
+	}
+}

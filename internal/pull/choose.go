@@ -147,6 +147,22 @@ type Listed struct {
 	Size    int64  `toml:"size" json:"size"`       // of all its files, in bytes
 	Licence string `toml:"licence" json:"licence"` // its name
 	About   string `toml:"about" json:"about"`     // what it is good for
+
+	// Tools is how a chat model calls tools: "yes", in the form of its chat template, or
+	// "default", as kith describes it. Thinking reports that it reasons before it answers.
+	Tools    string `toml:"tools" json:"tools,omitzero"`
+	Thinking bool   `toml:"thinking" json:"thinking"`
+	// Trained is the context length in tokens that it was trained on, and Attention what
+	// determines the memory of a token; both are 0 for a model that is not for chat.
+	Trained   int       `toml:"context" json:"trained_context,omitzero"`
+	Attention Attention `toml:"attention" json:"-"`
+}
+
+// Attention are the sizes of a model's attention.
+type Attention struct {
+	Layers    uint64 `toml:"layers"`
+	KVHeads   uint64 `toml:"kv_heads"`
+	KeyLength uint64 `toml:"key_length"`
 }
 
 //go:embed models.toml
@@ -174,9 +190,12 @@ func Find(name string) *Listed {
 	return nil
 }
 
-// Memory returns approximately how many bytes of memory the model needs for its weights,
-// a context and compute buffers.
-func (l *Listed) Memory() uint64 {
+// Memory returns approximately how many bytes of memory the model needs.
+func (l *Listed) Memory() uint64 { return Memory(l.Size) }
+
+// Memory returns approximately how many bytes of memory a model with files of that size
+// needs for its weights, a context and compute buffers.
+func Memory(size int64) uint64 {
 	const beside = 512 << 20
-	return uint64(l.Size) + uint64(l.Size)/5 + beside
+	return uint64(size) + uint64(size)/5 + beside
 }

@@ -125,7 +125,7 @@ func (d *download) file(ctx context.Context, f File) error {
 	if err != nil {
 		return err
 	} else if unlock == nil {
-		return fmt.Errorf("another kith fetches %s just now: wait for it", f.Name)
+		return temporary{fmt.Errorf("another kith fetches %s just now: wait for it", f.Name)}
 	}
 	defer unlock()
 	out, err := os.OpenFile(part, os.O_RDWR|os.O_CREATE, 0o644)
@@ -301,7 +301,7 @@ func (d *download) complete(ctx context.Context, f File, out *os.File, sum hash.
 			pause.Reset()
 		}
 		if failures >= attempts {
-			return fmt.Errorf("%w: run the same command again, it resumes this download", err)
+			return temporary{fmt.Errorf("%w: run the same command again, it resumes this download", err)}
 		}
 		wait := pause.NextBackOff()
 		var later *backoff.RetryAfterError
@@ -354,7 +354,7 @@ func (d *download) attempt(ctx context.Context, f File, out *os.File, sum hash.H
 		}
 	}
 	response, err := d.source.do(request)
-	if errors.Is(err, errRedirect) {
+	if errors.Is(err, errRedirect) || errors.Is(err, errPrivate) {
 		return backoff.Permanent(err)
 	} else if err != nil {
 		return err
@@ -425,7 +425,8 @@ func (d *download) copy(ctx context.Context, f File, out *os.File, sum hash.Hash
 	}
 }
 
-// room returns how many bytes may be written until the disk is checked again. Nothing
+// room returns how many bytes may be written until the disk is checked again. A file of
+// known length had room when its download began, but other programs write, too; nothing
 // else limits a body of unknown length.
 func (d *download) room(f File) (int64, error) {
 	const step = 64 << 20
@@ -435,8 +436,19 @@ func (d *download) room(f File) (int64, error) {
 		return step, nil
 	case f.Size < 0:
 		return 0, fmt.Errorf("%w: %s has %s free, and the server does not say how large the file is: make room", ErrNoSpace, d.folder, Bytes(int64(usage.Free)))
+	case usage.Free < spare/2:
+		return 0, fmt.Errorf("%w: %s has only %s free while %s comes: make room", ErrNoSpace, d.folder, Bytes(int64(usage.Free)), f.Name)
 	}
-	return step, nil // the size was already checked, and writing reports errors
+	return min(step, spare/2), nil
+}
+
+// DiskFree returns how many bytes of a folder's disk a pull may use; 0 if that is unknown.
+func DiskFree(folder string) int64 {
+	usage, err := diskUsage(folder)
+	if err != nil {
+		return 0
+	}
+	return max(int64(usage.Free)-spare, 0)
 }
 
 // diskUsage is disk.Usage. Tests replace it.

@@ -11,13 +11,11 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"net/netip"
 	"net/url"
 	"path"
+	"regexp"
 	"slices"
 	"strings"
-
-	"github.com/kith/kith/internal/outbound"
 )
 
 // DefaultEndpoint is the model hub for references like hf.co/ORG/REPO.
@@ -35,40 +33,9 @@ type Source struct {
 	// Images also fetches the file that lets a model accept images, if the repository has
 	// one.
 	Images bool
-}
-
-// NewClient returns a client for a Source, without a time limit for downloads.
-func NewClient() *http.Client {
-	transport := outbound.NewTransport()
-	transport.ResponseHeaderTimeout = silence
-	return &http.Client{Transport: transport, CheckRedirect: checkRedirect}
-}
-
-// checkRedirect refuses redirects from another computer to this one, or to link-local
-// addresses (cloud metadata): otherwise a server on the web could send requests to local
-// programs and have their answers saved as a model.
-func checkRedirect(request *http.Request, via []*http.Request) error {
-	from, to := via[len(via)-1].URL.Hostname(), request.URL.Hostname()
-	if isHere(to) && !isHere(from) {
-		return fmt.Errorf("%w: it redirects to %s, an address of this computer", errRedirect, request.URL.Host)
-	}
-	if len(via) >= 10 {
-		return errors.New("it redirects 10 times")
-	}
-	return nil
-}
-
-// errRedirect is returned for a redirect that is not followed.
-var errRedirect = errors.New("it cannot be followed")
-
-// isHere reports whether a host is this computer or a link-local address.
-func isHere(host string) bool {
-	if host = strings.ToLower(strings.TrimSuffix(host, ".")); host == "localhost" || strings.HasSuffix(host, ".localhost") {
-		return true
-	}
-	addr, err := netip.ParseAddr(host)
-	addr = addr.Unmap()
-	return err == nil && (addr.IsLoopback() || addr.IsUnspecified() || addr.IsLinkLocalUnicast())
+	// Public is set for references that someone sent from elsewhere. Client is then a
+	// NewPublicClient.
+	Public bool
 }
 
 // Model is a model's files.
@@ -104,37 +71,75 @@ func (m *Model) Size() (total int64) {
 // repository or URL.
 var ErrUnknown = errors.New("it is neither a name in the list nor a repository or URL")
 
-// Resolve returns the model for a reference: a name in the list, hf.co/ORG/REPO with an
-// optional :QUANT or :FILE, or the URL of a GGUF file.
-func (s *Source) Resolve(ctx context.Context, reference string) (*Model, error) {
+// target is what a reference names: the URL of a file, or a repository of the model hub.
+type target struct {
+	file         *url.URL
+	repo, choice string
+}
+
+// repoName matches a repository of a model hub.
+var repoName = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9._-]{0,95}/[A-Za-z0-9_][A-Za-z0-9._-]{0,95}$`)
+
+// Check returns why a reference cannot name a model of this source, or nil. It sends
+// nothing.
+func (s *Source) Check(reference string) error {
+	_, err := s.target(reference)
+	return err
+}
+
+func (s *Source) target(reference string) (target, error) {
 	if own, err := url.Parse(s.endpoint()); err != nil || own.Host == "" || own.Scheme != "https" && own.Scheme != "http" {
-		return nil, fmt.Errorf("HF_ENDPOINT is %q, and has to be an address such as %s", s.endpoint(), DefaultEndpoint)
+		return target{}, fmt.Errorf("HF_ENDPOINT is %q, and has to be an address such as %s", s.endpoint(), DefaultEndpoint)
 	}
 	if listed := Find(reference); listed != nil {
 		reference = listed.From
 	}
 	if u, err := url.Parse(reference); err == nil && u.Host != "" {
 		if u.Scheme != "https" && u.Scheme != "http" {
-			return nil, fmt.Errorf("%w: it begins with neither https:// nor http://", ErrUnknown)
+			return target{}, fmt.Errorf("%w: it begins with neither https:// nor http://", ErrUnknown)
 		}
 		repo, file, ok := s.inHub(u)
 		switch {
 		case !ok:
-			return s.resolveURL(ctx, u)
-		case strings.Count(repo, "/") == 1:
-			return s.resolveRepo(ctx, repo, file)
+			return target{file: u}, s.checkURL(u)
+		case repoName.MatchString(repo):
+			return target{repo: repo, choice: file}, nil
 		}
-		return nil, fmt.Errorf("%w: the address does not contain a repository", ErrUnknown)
+		return target{}, fmt.Errorf("%w: the address does not contain a repository", ErrUnknown)
 	}
 	repo := reference
 	for _, host := range hubHosts {
 		repo = strings.TrimPrefix(repo, host+"/")
 	}
 	repo, choice, _ := strings.Cut(repo, ":")
-	if owner, name, ok := strings.Cut(repo, "/"); !ok || owner == "" || name == "" || strings.Contains(name, "/") {
-		return nil, ErrUnknown
+	if !repoName.MatchString(repo) {
+		return target{}, ErrUnknown
 	}
-	return s.resolveRepo(ctx, repo, choice)
+	return target{repo: repo, choice: choice}, nil
+}
+
+// checkURL rejects the URL of a file that the source does not fetch.
+func (s *Source) checkURL(u *url.URL) error {
+	if s.Public && u.User != nil {
+		return errors.New("the address has a password in it: fetch it on the machine itself")
+	}
+	if s.Public && isPrivateName(u.Hostname()) {
+		return errPrivate
+	}
+	return checkName(path.Base(u.Path))
+}
+
+// Resolve returns the model for a reference: a name in the list, hf.co/ORG/REPO with an
+// optional :QUANT or :FILE, or the URL of a GGUF file.
+func (s *Source) Resolve(ctx context.Context, reference string) (*Model, error) {
+	t, err := s.target(reference)
+	switch {
+	case err != nil:
+		return nil, err
+	case t.file != nil:
+		return s.resolveURL(ctx, t.file)
+	}
+	return s.resolveRepo(ctx, t.repo, t.choice)
 }
 
 // hubHosts are the names of the default model hub.
@@ -161,9 +166,6 @@ func (s *Source) inHub(u *url.URL) (repo, file string, ok bool) {
 // resolveURL returns the model in a single file at a URL.
 func (s *Source) resolveURL(ctx context.Context, u *url.URL) (*Model, error) {
 	name := path.Base(u.Path)
-	if err := checkName(name); err != nil {
-		return nil, err
-	}
 	response, err := s.look(ctx, u)
 	if err != nil {
 		return nil, err
@@ -298,14 +300,14 @@ func (s *Source) do(r *http.Request) (*http.Response, error) {
 		if errors.As(err, &refused) {
 			err = refused.Err // without the URL, which may contain a signature
 		}
-		if errors.Is(err, errRedirect) {
+		if errors.Is(err, errRedirect) || errors.Is(err, errPrivate) {
 			return nil, fmt.Errorf("%s: %w", r.URL.Host, err)
 		}
 		set := "HTTPS_PROXY if you set it"
 		if s.isHub(r.URL) {
 			set = "HF_ENDPOINT or HTTPS_PROXY if you set them"
 		}
-		return nil, fmt.Errorf("%s cannot be reached: %w; check the network, and %s", r.URL.Host, err, set)
+		return nil, temporary{fmt.Errorf("%s cannot be reached: %w; check the network, and %s", r.URL.Host, err, set)}
 	}
 	return response, nil
 }
@@ -330,10 +332,20 @@ func (s *Source) refused(response *http.Response, what string) error {
 		if !s.isHub(response.Request.URL) {
 			break
 		}
-		return fmt.Errorf("%s limits how often it can be asked (%s): try again later, or set HF_TOKEN", what, response.Status)
+		return temporary{fmt.Errorf("%s limits how often it can be asked (%s): try again later, or set HF_TOKEN", what, response.Status)}
 	}
 	if response.StatusCode < 500 && response.StatusCode != http.StatusTooManyRequests {
 		return fmt.Errorf("%s answers %s: check the address", what, response.Status)
 	}
-	return fmt.Errorf("%s answers %s: try again later", what, response.Status)
+	return temporary{fmt.Errorf("%s answers %s: try again later", what, response.Status)}
 }
+
+// temporary is a failure that may be over later.
+type temporary struct{ error }
+
+// Unwrap returns the failure itself.
+func (t temporary) Unwrap() error { return t.error }
+
+// IsTemporary reports whether a pull that failed may succeed later without a change by
+// anyone: the network or a server did not answer.
+func IsTemporary(err error) bool { return errors.As(err, new(temporary)) }

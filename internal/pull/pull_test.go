@@ -438,6 +438,10 @@ func TestList(t *testing.T) {
 		if !ok || strings.Count(repo, "/") != 1 || l.Size < 100e6 || l.Licence == "" || l.About == "" || strings.ContainsAny(l.Name, "/: ") || seen[l.Name] {
 			t.Errorf("%+v", l)
 		}
+		chats := l.Tools != ""
+		if known := l.Trained > 0 && l.Attention.Layers*l.Attention.KVHeads*l.Attention.KeyLength > 0; known != chats || l.Thinking && !chats {
+			t.Errorf("what %s can do is not complete", l.Name)
+		}
 		seen[l.Name] = true
 	}
 	assert.That(t, Find(strings.ToUpper(List()[0].Name)) != nil && Find("") == nil, "Find")

@@ -434,6 +434,16 @@ func (r *Registry) Seal(ctx context.Context, id fleet.MachineID) (fleet.Seal, er
 	return tunnel.FetchSeal(ctx, line.(*connection))
 }
 
+// FileAct has a connected machine carry out an act on its model files. It returns
+// fleet.ErrNotConnected if the machine is not connected.
+func (r *Registry) FileAct(ctx context.Context, id fleet.MachineID, act fleet.FileAct) (fleet.ModelFiles, error) {
+	line, ok := r.lines.Load(id)
+	if !ok {
+		return fleet.ModelFiles{}, fleet.ErrNotConnected
+	}
+	return tunnel.SendFileAct(ctx, line.(*connection), act)
+}
+
 // write runs change as the only writer. change takes the snapshot and returns the next
 // one, and the machines that the Observer is notified of. Before that, write ends the
 // tunnels that change stopped using.

@@ -596,6 +596,10 @@ func TestControl(t *testing.T) {
 		if err := n.Control(t.Context(), "m", fleet.Control{Paused: &yes}); err == nil || errors.Is(err, fleet.ErrNotConnected) {
 			t.Errorf("Control = %v, want the daemon's refusal", err)
 		}
+		_, err := n.FileAct(t.Context(), "m", fleet.FileAct{Act: fleet.ActList})
+		assert.Is(t, err, fleet.ErrFilesOff)
+		_, err = n.FileAct(t.Context(), "absent", fleet.FileAct{Act: fleet.ActList})
+		assert.Is(t, err, fleet.ErrNotConnected)
 	})
 }
 

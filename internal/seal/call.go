@@ -235,5 +235,5 @@ func (r *Receiver) Open(head, wrapped, body []byte) (*Opened, error) {
 
 // From reports whether the call proves that it comes from the owner of an account key.
 func (o *Opened) From(k AccountKey) bool {
-	return k.verify(kindOwner, owned(o.hash, o.Cache, o.Text), o.proof)
+	return [proofSize]byte(o.proof) != [proofSize]byte{} && k.verify(kindOwner, owned(o.hash, o.Cache, o.Text), o.proof)
 }

@@ -376,13 +376,16 @@ func (l *live) stop() {
 // that reconnects starts with the full content.
 func liveStream(page string, render livePage) handler {
 	return func(s *Site, v *visit) (reply, error) {
-		if !strings.Contains(v.Header.Get("Accept"), "text/event-stream") {
-			return reply{to: page}, nil // a person opened the address
+		if !wantsStream(v) {
+			return reply{to: page}, nil
 		}
 		return s.whileSignedIn(v,
 			func(ctx context.Context, w http.ResponseWriter) error { return s.follow(ctx, w, v.caller(), render) }), nil
 	}
 }
+
+// wantsStream reports whether a page's script asks, and not a person who opened the address.
+func wantsStream(v *visit) bool { return strings.Contains(v.Header.Get("Accept"), "text/event-stream") }
 
 // follow writes a page's stream until ctx ends, the browser disconnects or the hub stops.
 func (s *Site) follow(ctx context.Context, w http.ResponseWriter, who fleet.Caller, render livePage) error {

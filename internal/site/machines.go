@@ -35,6 +35,7 @@ type machineData struct {
 	Asked  string // the form of this machine that was just refused
 	Named  bool   // the machine's own configuration lists the groups that it may serve
 	Serves []groupRow
+	Files  filesView
 	Load   usageChart // of the last 24 hours
 	Users  []api.MachineUser
 	Day    string // of the next morning: "this" or "tomorrow"
@@ -82,6 +83,8 @@ func (s *Site) machineData(v *visit) (machineData, error) {
 	if v.Method == http.MethodPost {
 		data.Asked = path.Base(v.URL.Path)
 	}
+	data.Files = s.files(v.Context(), v.caller(), fleet.MachineID(m.ID))
+	data.Live = data.Live.withFiles(&data.Files)
 	data.Named = m.Groups != nil
 	data.Users, data.Day = usage.Members, morningDay(now, m.Timezone)
 	if len(usage.Hours) > 0 {

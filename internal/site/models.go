@@ -85,6 +85,28 @@ func (s *Site) modelData(v *visit, id fleet.ModelID, family string, models []api
 	return data, err
 }
 
+// The capabilities of a model with respect to tools that are no abilities.
+const (
+	defaultTools = "default_tools"
+	noTools      = "no_tools"
+)
+
+// abilities lists what a model can do.
+func abilities(capabilities []string) string {
+	return strings.Join(slices.DeleteFunc(slices.Clone(capabilities), func(c string) bool { return c == defaultTools || c == noTools }), ", ")
+}
+
+// lacks describes what a model is known to lack, or returns "".
+func lacks(capabilities []string) string {
+	switch {
+	case slices.Contains(capabilities, noTools):
+		return "tools: how its chat template writes calls cannot be read, and calls with tools are refused. The machine's owner sees the reason in kith status."
+	case slices.Contains(capabilities, defaultTools):
+		return "a form of tool calls of its own: they are described to it, which works less well."
+	}
+	return ""
+}
+
 // causeNow describes how many machines are unavailable for the model, and why. It returns
 // "" if a call would be served or if no machine is in reach.
 func causeNow(why api.Why) string {

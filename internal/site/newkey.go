@@ -135,8 +135,14 @@ type question struct {
 	Title, Button string
 	Action, Back  string // the form's path, and the cancel link
 	Field, Value  string // the form's hidden field
+	More          []hiddenField
 	Cuts          []string
+	Password      bool   // the form asks for the password
+	SignIn        string // if not empty: the member has to sign in again first, at this address
 }
+
+// hiddenField is a hidden field of a form.
+type hiddenField struct{ Name, Value string }
 
 // asks returns the confirmation page for a form. If ask fails, the page shows why.
 func asks(path string, ask func(*Site, *visit) (question, error)) page {

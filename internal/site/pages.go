@@ -216,6 +216,9 @@ func memberPages() []page {
 		view("/machines", "machines", "Machines", (*Site).machinesData),
 		get(machinePath, (*Site).machinePage),
 		get(livePath+"machines", liveStream("/machines", machinesContent)),
+		get(livePath+"machines/{machine}", (*Site).machineStream),
+		asks(filesPath, (*Site).filesQuestion),
+		onMachine(post(filesPath, (*Site).changeFiles)),
 		onMachine(form("/machines/pause", api.ControlMachine, pause, "The machine pauses; what runs on it finishes.")),
 		onMachine(form("/machines/resume", api.ControlMachine, resume, "The machine takes calls again.")),
 		onMachine(form("/machines/hours", api.ControlMachine, hours, "The machine has its new hours, "+

@@ -142,26 +142,30 @@ var templates = sync.OnceValue(func() map[string]*template.Template {
 			}
 			return links
 		},
-		"keytitle": keyTitle,
-		"title":    api.Title,
-		"speed":    func(t account.Trace) float64 { return t.Speed() },
-		"tone":     func(state string) string { return availabilityWords(state).tone },
-		"state":    func(state string) string { return availabilityWords(state).text },
-		"code":     inCode,
-		"browser":  browserName,
-		"list":     func(values []string) string { return strings.Join(values, ", ") },
-		"few":      few,
-		"lines":    func(values []string) string { return strings.Join(values, "\n") },
-		"key":      nameKey,
-		"limits":   limitWords,
-		"limited":  func(l api.Limits) bool { return limitWords(l) != "no limits" },
-		"reach":    reachWords,
-		"qr":       qrCode,
-		"pre":      preText,
+		"keytitle":  keyTitle,
+		"title":     api.Title,
+		"speed":     func(t account.Trace) float64 { return t.Speed() },
+		"tone":      func(state string) string { return availabilityWords(state).tone },
+		"state":     func(state string) string { return availabilityWords(state).text },
+		"code":      inCode,
+		"browser":   browserName,
+		"abilities": abilities,
+		"lacks":     lacks,
+		"list":      func(values []string) string { return strings.Join(values, ", ") },
+		"few":       few,
+		"lines":     func(values []string) string { return strings.Join(values, "\n") },
+		"key":       nameKey,
+		"limits":    limitWords,
+		"limited":   func(l api.Limits) bool { return limitWords(l) != "no limits" },
+		"reach":     reachWords,
+		"qr":        qrCode,
+		"pre":       preText,
 		"live": func(s liveContent, id, idle string) liveWords {
 			now := s.texts[id]
 			return liveWords{id, cmp.Or(now.text, idle), now.tone, idle}
 		},
+		// fileact returns the button for an act on a model file.
+		"fileact": func(machine, act, model, do string) fileButton { return fileButton{machine, act, model, do} },
 		// edit returns the fields for limits: empty, or with existing limits, or with the
 		// values from a refused form.
 		"edit": func(prefix string, form url.Values, mine bool, there ...api.Limits) limitFields {

@@ -333,3 +333,23 @@ func TestModelsWithAKey(t *testing.T) {
 		assert.Equal(t, tn.site.Serves(r), test.want, test)
 	}
 }
+
+// A model's page says what it lacks, and the list shows what it can do.
+func TestWhatModelsLack(t *testing.T) {
+	tn := newTown(t, nil)
+	ada := tn.as("ada")
+	for _, test := range []struct {
+		capabilities []string
+		abilities    string
+		lacks        string // "" for nothing
+	}{
+		{[]string{"thinking", "tools"}, "thinking, tools", ""},
+		{[]string{"default_tools", "tools"}, "tools", "a form of tool calls of its own"},
+		{[]string{"no_tools", "thinking"}, "thinking", "tools: how its chat template"},
+	} {
+		tn.models = []api.Model{{ID: "tiny", Capabilities: test.capabilities}}
+		ada.get("/models").want(t, 200, "<td>"+test.abilities+"</td>")
+		page := ada.get("/models?model=tiny").want(t, 200, "<dd>"+test.abilities+"</dd>", test.lacks)
+		assert.Equal(t, strings.Contains(page.body, `id="lacks"`), test.lacks != "", test.capabilities)
+	}
+}

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -33,8 +34,11 @@ type world struct {
 	snapshot *fleet.Snapshot
 	changed  int
 	controls []fleet.Control
-	refuse   error // result of Control
-	limit    error // result of Admit
+	acts     []fleet.FileAct // those that change something
+	files    fleet.ModelFiles
+	filing   sync.Mutex // guards acts and files
+	refuse   error      // result of Control and of acts on files
+	limit    error      // result of Admit
 	missed   []fleet.ModelID
 	blind    bool              // nothing can be confirmed
 	keys     map[string]string // secrets of API keys, and their members
@@ -84,6 +88,15 @@ func worldOn(t *testing.T, config store.Config) *world {
 			assert.Equal(t, string(id), w.machine.ID, "machine", id, "was to be changed")
 			w.controls = append(w.controls, c)
 			return w.refuse
+		},
+		Files: func(_ context.Context, id fleet.MachineID, act fleet.FileAct) (fleet.ModelFiles, error) {
+			w.filing.Lock()
+			defer w.filing.Unlock()
+			assert.Equal(t, string(id), w.machine.ID, "machine")
+			if act.Act != fleet.ActList {
+				w.acts = append(w.acts, act)
+			}
+			return w.files, w.refuse
 		},
 		Changed: func(context.Context) { w.changed++ },
 		Admit: func(fleet.Caller) error {

@@ -17,6 +17,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+	"unicode"
 
 	"golang.org/x/time/rate"
 
@@ -439,6 +440,56 @@ func FetchSeal(ctx context.Context, way http.RoundTripper) (seal fleet.Seal, err
 
 // maxSeal limits the size of a fleet.Seal in JSON, in bytes.
 const maxSeal = 16 << 10
+
+// maxFiles is the maximum size of a fleet.ModelFiles, in bytes.
+const maxFiles = 1 << 20
+
+// SendFileAct has the daemon at the other end of way carry out an act on its model files. If
+// the daemon refuses it, the error is fleet.ErrFilesOff, fleet.ErrFilesUnknown or a
+// fleet.FileRefusal.
+func SendFileAct(ctx context.Context, way http.RoundTripper, act fleet.FileAct) (files fleet.ModelFiles, err error) {
+	body, err := json.Marshal(Control{Models: &act})
+	if err != nil {
+		return files, err
+	}
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://machine"+PathControl, bytes.NewReader(body))
+	if err != nil {
+		return files, err
+	}
+	response, err := way.RoundTrip(r)
+	if err != nil {
+		return files, fmt.Errorf("cannot send %s to a machine: %w", PathControl, err)
+	}
+	defer response.Body.Close()
+	switch response.StatusCode {
+	case http.StatusOK:
+		err = json.UnmarshalRead(io.LimitReader(response.Body, maxFiles), &files)
+		if err != nil {
+			err = fmt.Errorf("the machine answered %s with what is no list of models: %w", PathControl, err)
+		}
+		return files, err
+	case http.StatusNoContent:
+		return files, fleet.ErrFilesUnknown
+	case http.StatusForbidden:
+		return files, fleet.ErrFilesOff
+	}
+	text, _ := io.ReadAll(io.LimitReader(response.Body, maxErrorText))
+	if response.StatusCode == http.StatusUnprocessableEntity {
+		return files, fleet.FileRefusal(oneLine(text))
+	}
+	return files, fmt.Errorf("the machine answered %s with %d: %q", PathControl, response.StatusCode, text)
+}
+
+// oneLine returns a daemon's text as one line of printable text.
+func oneLine(text []byte) string {
+	line := strings.Map(func(r rune) rune {
+		if unicode.IsGraphic(r) {
+			return r
+		}
+		return ' '
+	}, strings.ToValidUTF8(string(text), ""))
+	return strings.TrimSpace(line)
+}
 
 // Fence notifies the daemon that another daemon with its credential took over, and closes
 // the Client. It waits at most 2 s for a response.

@@ -77,6 +77,10 @@ type Dialer struct {
 	// Control applies a change that the owner made elsewhere. If it fails, the text of
 	// the error is sent to the hub. If Control is nil, every change is refused.
 	Control func(context.Context, fleet.Control) error
+	// Files carries out an act on this machine's model files that its owner asked for
+	// elsewhere. The text of an error is sent to the hub. If Files is nil, every act is
+	// refused with fleet.ErrFilesOff.
+	Files func(context.Context, fleet.FileAct) (fleet.ModelFiles, error)
 	// Notice, if not nil, is called with what the hub cannot use of the machine's state.
 	Notice func(Notice)
 	// OnState is called for each State, never concurrently. It must not block.

@@ -14,7 +14,11 @@ import (
 // Version is the version of the tunnel's protocol in this build (Kith-Version). It
 // increases with every addition. The other end may not have it, so readers ignore unknown
 // members and headers. A change that the other end cannot ignore changes Protocol.
-const Version = 1
+//
+//   - 1: kith 1.0.0
+//   - 2, November 2026: the member models of POST /control
+//   - 3, November 2026: sealed calls
+const Version = 3
 
 // Protocol is the Upgrade token of GET /tunnel. The alternative is "websocket", with
 // Sec-WebSocket-Protocol: kith-tunnel-1.
@@ -76,15 +80,16 @@ const PathSealed = "/v1/sealed"
 // GET PathSeal responds with a fleet.Seal.
 const PathSeal = "/seal"
 
-// These are the types of package fleet.
-type (
-	Seal        = fleet.Seal
-	SealList    = fleet.SealList
-	SealMachine = fleet.SealMachine
-)
-
-// PathControl is the path for a fleet.Control.
+// PathControl is the path for a Control.
 const PathControl = "/control"
+
+// Control is the body of POST /control: a change of the machine's settings or, if Models is
+// not nil, an act on its model files. A change is answered with 204, an act with 200 and a
+// fleet.ModelFiles (spec/tunnel.md#models). A daemon of version 1 answers 204 to both.
+type Control struct {
+	fleet.Control
+	Models *fleet.FileAct `json:"models,omitzero"`
+}
 
 // PathNotice is the path for a Notice.
 const PathNotice = "/notice"

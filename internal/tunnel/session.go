@@ -226,19 +226,41 @@ func (s *session) control(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, err.Error(), http.StatusRequestEntityTooLarge)
 		return
 	}
-	var change fleet.Control
+	var change Control
 	switch err = json.Unmarshal(body, &change); {
 	case err != nil:
+	case change.Models != nil:
+		s.files(w, r, *change.Models)
+		return
 	case s.dialer.Control == nil:
 		err = errors.New("this daemon takes no changes from the hub")
 	default:
-		err = s.dialer.Control(r.Context(), change)
+		err = s.dialer.Control(r.Context(), change.Control)
 	}
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusUnprocessableEntity)
 		return
 	}
 	w.WriteHeader(http.StatusNoContent)
+}
+
+// files carries out an act on this machine's model files. 403 means that it takes none from
+// elsewhere.
+func (s *session) files(w http.ResponseWriter, r *http.Request, act fleet.FileAct) {
+	err := fleet.ErrFilesOff
+	var files fleet.ModelFiles
+	if s.dialer.Files != nil {
+		files, err = s.dialer.Files(r.Context(), act)
+	}
+	switch {
+	case errors.Is(err, fleet.ErrFilesOff):
+		http.Error(w, err.Error(), http.StatusForbidden)
+	case err != nil:
+		http.Error(w, err.Error(), http.StatusUnprocessableEntity)
+	default:
+		w.Header().Set("Content-Type", "application/json")
+		_ = json.MarshalWrite(w, files) // the only possible error is a closed connection
+	}
 }
 
 func (s *session) notice(w http.ResponseWriter, r *http.Request) {

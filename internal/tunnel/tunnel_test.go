@@ -542,6 +542,50 @@ func TestControl(t *testing.T) {
 	})
 }
 
+// TestFileAct: an act reaches the daemon, its answer and its refusals come back, and a daemon
+// that takes none, or knows none, is recognized.
+func TestFileAct(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		out := make(chan *Client, 1)
+		m := newMachine(serveHub(t, acceptTunnels(t, out)), echo)
+		changed := false
+		m.Control = func(context.Context, fleet.Control) error { changed = true; return nil }
+		m.run(t)
+		client := <-out
+		act := fleet.FileAct{Act: fleet.ActLoad, Model: "words", By: "laptop"}
+		_, err := SendFileAct(t.Context(), client, act)
+		assert.Is(t, err, fleet.ErrFilesOff, "without Files")
+
+		var got fleet.FileAct
+		want := fleet.ModelFiles{Files: []fleet.ModelFile{{ID: "words", Size: 3, State: fleet.FileLoaded}}, DiskFree: 7}
+		m.Files = func(_ context.Context, a fleet.FileAct) (fleet.ModelFiles, error) {
+			if got = a; a.Act == fleet.ActUnload {
+				return want, errors.New("a call runs\n\x1b[2J on it")
+			}
+			return want, nil
+		}
+		files := assert.Value(SendFileAct(t.Context(), client, act))(t)
+		assert.Equal(t, got, act, "arrived")
+		assert.Same(t, files.Files, want.Files)
+		act.Act = fleet.ActUnload
+		_, err = SendFileAct(t.Context(), client, act)
+		refused, _ := errors.AsType[fleet.FileRefusal](err)
+		assert.Equal(t, string(refused), "a call runs  [2J on it", "refused")
+		assert.That(t, !changed, "an act was taken for a change of the settings")
+
+		old := roundTrip(func(*http.Request) (*http.Response, error) {
+			return &http.Response{StatusCode: http.StatusNoContent, Body: http.NoBody}, nil
+		})
+		_, err = SendFileAct(t.Context(), old, act)
+		assert.Is(t, err, fleet.ErrFilesUnknown, "a daemon of version 1")
+	})
+}
+
+// roundTrip is a function as an http.RoundTripper.
+type roundTrip func(*http.Request) (*http.Response, error)
+
+func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
 // Bytes that arrive together with the upgrade are not lost.
 func TestEarlyBytes(t *testing.T) {
 	a, b := net.Pipe()

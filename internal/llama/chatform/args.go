@@ -61,12 +61,12 @@ func (r *Reader) argumentName() (name, kind string) {
 				at = i
 			}
 		}
-		if at >= 0 {
+		if at >= 0 && at <= maxName {
 			name = strings.Trim(string(s[:at]), white)
 			r.pos += at
 			break
 		}
-		if len(s) > maxName || !r.more() {
+		if len(s) > maxName+maxLiteral || !r.more() {
 			return "", ""
 		}
 	}

@@ -10,7 +10,8 @@ import (
 // and reports false. If certain, it is known from the start that calls begin.
 func (r *Reader) readCalls(certain bool) bool {
 	f, start, calls := r.form, r.at(), r.calls
-	r.trigger, r.starved = start, false
+	r.trigger, r.starved, r.held = start, false, true
+	defer func() { r.held = false }()
 	r.inCall = certain && r.guess == nil
 	read := syntaxes[f.Syntax].calls
 	if read != nil {
@@ -39,7 +40,7 @@ func (r *Reader) firstOf(literals []string, first bool) bool {
 		if blank := strings.Trim(literal, white) == ""; blank && (i > 0 || !first && r.form.Kind != KindJSON) || slices.Contains(literals[:i], literal) {
 			continue
 		}
-		r.id = ""
+		r.id, r.held = "", true
 		if ok, _ := r.literal(literal); ok {
 			if r.form.Kind != KindJSON && strings.Trim(literal, white) != "" {
 				r.inCall = r.guess == nil

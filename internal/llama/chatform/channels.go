@@ -47,6 +47,9 @@ func (r *Reader) readChannels(ReaderOptions) {
 	}
 }
 
+// maxHeader limits a header, in bytes.
+const maxHeader = 1024
+
 // channelHeader reads a header with the mark of its end. If the answer has none, it reads
 // nothing.
 func (r *Reader) channelHeader() (header string, ok bool) {
@@ -60,6 +63,7 @@ func (r *Reader) channelHeader() (header string, ok bool) {
 	}
 	for {
 		s := r.rest()
+		s = s[:min(len(s), maxHeader)]
 		if i := bytes.Index(s, []byte("to=functions.")); i >= 0 && len(r.names) > 0 && !r.inCall {
 			r.inCall, r.trigger = true, start
 		}
@@ -67,7 +71,7 @@ func (r *Reader) channelHeader() (header string, ok bool) {
 			r.pos += i + len("<|message|>")
 			return string(s[:i]), true
 		}
-		if len(s) > 4*maxLiteral || !r.more() {
+		if len(s) == maxHeader || !r.more() {
 			break
 		}
 	}

@@ -3,7 +3,7 @@
 // the model writes. It contains no table of models: all that it needs is in the template.
 //
 // Templates come from untrusted model files, and the template library limits neither time
-// nor memory. So a Renderer runs them in a child process, which it kills and replaces.
+// nor memory. So a Renderer runs each in a child process, which it kills and replaces.
 package chatform
 
 import (
@@ -84,6 +84,20 @@ func compile(s Source) (*template, error) {
 	return t, err
 }
 
+// adjacent removes the minus of a tag that directly follows another one. It has no effect
+// there, but the library removes the white space before the other one.
+var adjacent = strings.NewReplacer(
+	"}}{%-", "}}{%", "}}{{-", "}}{{", "}}{#-", "}}{#",
+	"%}{%-", "%}{%", "%}{{-", "%}{{", "%}{#-", "%}{#",
+	"#}{%-", "#}{%", "#}{{-", "#}{{", "#}{#-", "#}{#",
+)
+
+// asJinja returns the text of a template that the library renders as Jinja2 does the
+// original: Jinja2 also ignores a line break at its end.
+func asJinja(text string) string {
+	return adjacent.Replace(strings.TrimSuffix(strings.TrimSuffix(text, "\n"), "\r"))
+}
+
 func compileText(text string) (*jinja.Template, error) {
 	switch {
 	case text == "":
@@ -91,9 +105,7 @@ func compileText(text string) (*jinja.Template, error) {
 	case len(text) > MaxSource:
 		return nil, fmt.Errorf("the model's chat template is larger than %d bytes", MaxSource)
 	}
-	// The library removes the space before "{{" from "a: {{ x }}{%- if". The minus has no
-	// effect there, because there is no space after "}}".
-	t, err := jinja.Compile(strings.ReplaceAll(text, "}}{%-", "}}{%"))
+	t, err := jinja.Compile(asJinja(text))
 	if err != nil {
 		return nil, fmt.Errorf("cannot read the model's chat template: %w", err)
 	}

@@ -14,7 +14,7 @@ import (
 // message if it writes one only.
 func (t *template) prepare(c *Conversation) *Conversation {
 	f, p := t.form, *c
-	p.Messages = slices.Clone(c.Messages)
+	p.Messages, p.Variables = slices.Clone(c.Messages), f.variables(c.Variables)
 	if !f.Parallel && f.WritesCalls {
 		p.Messages = splitCalls(p.Messages)
 	}

@@ -59,6 +59,9 @@ func (p *probe) deriveCalls(plain, one string) error {
 		if n < len(before) { // the rest of a word is a part of the call
 			n = strings.LastIndexAny(s[:n], ">]\n") + 1
 		}
+		if at := strings.Index(s, f.ThinkEnd); f.ThinkEnd != "" && at >= 0 && at < n && n < at+len(f.ThinkEnd) {
+			n = at + len(f.ThinkEnd)
+		}
 		s = s[n:]
 		// Reasoning without text, and text without text, are no part of a call.
 		for _, mark := range []string{f.ThinkEnd, f.ContentEnd} {

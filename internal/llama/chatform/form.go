@@ -78,6 +78,14 @@ type Form struct {
 
 	// What the template expects of a conversation.
 
+	// Efforts are the values of reasoning_effort that the template takes, the least first; nil
+	// if it has no such variable. OffEffort is the one for an answer without reasoning; "" to
+	// leave it out. DefaultOff: the template asks for no reasoning unless an effort is set.
+	Efforts    []string `json:"efforts,omitzero"`
+	OffEffort  string   `json:"off_effort,omitzero"`
+	DefaultOff bool     `json:"default_off,omitzero"`
+	// TakesModeOff: the template does not refuse modeOff.
+	TakesModeOff bool `json:"takes_mode_off,omitzero"`
 	// ReasoningName is a second name of reasoning in messages, beside reasoning_content.
 	ReasoningName string `json:"reasoning_name,omitzero"`
 	// NoContentWithCalls: a message with reasoning and calls must have no content.

@@ -284,3 +284,30 @@ func TestLiterals(t *testing.T) {
 		}
 	}
 }
+
+// BenchmarkRender renders a long conversation of an agent: 400 messages, 30 tools.
+func BenchmarkRender(b *testing.B) {
+	all := templates(b)
+	c := &Conversation{Answer: true}
+	for i := range 30 {
+		c.Tools = append(c.Tools, []byte(fmt.Sprintf(`{"type":"function","function":{"name":"tool%d","description":%q,"parameters":{"type":"object","properties":{"path":{"type":"string","description":"A path."},"lines":{"type":"integer"}},"required":["path"]}}}`, i, strings.Repeat("Does something useful. ", 20))))
+	}
+	for i := range 100 {
+		id := fmt.Sprintf("call_%d", i)
+		c.Messages = append(c.Messages,
+			Message{Role: "user", Content: strings.Repeat("Read the file. ", 20)},
+			Message{Role: "assistant", Calls: []Call{{id, "tool1", `{"path":"a/b.go","lines":40}`}}},
+			Message{Role: "tool", CallID: id, Name: "tool1", Content: strings.Repeat("line of code\n", 80)},
+			Message{Role: "assistant", Content: "It is done."})
+	}
+	for _, name := range []string{"Qwen-Qwen3-0.6B", "Qwen3-Coder", "openai-gpt-oss-120b", "google-gemma-4-31B-it"} {
+		b.Run(name, func(b *testing.B) {
+			tpl := inspected(b, all[name])
+			for b.Loop() {
+				if _, _, err := tpl.render(c); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}

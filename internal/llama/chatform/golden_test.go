@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/kith/kith/internal/assert"
 )
 
 // scenario is a conversation as a chat request has it.
@@ -51,7 +53,8 @@ func (s *scenario) conversation() *Conversation {
 
 // unlike are the templates that render otherwise than Jinja2.
 var unlike = map[string]string{
-	"meetkai-functionary-medium-v3.1": "Jinja2's tojson escapes HTML in the tools, where transformers' does not",
+	"library-Mistral-Medium-3.5-128B-GGUF": "it writes yesterday's date",
+	"meetkai-functionary-medium-v3.1":      "Jinja2's tojson escapes HTML in the tools, where transformers' does not",
 }
 
 // TestGolden renders conversations as Jinja2 does.
@@ -94,5 +97,24 @@ func TestGolden(t *testing.T) {
 	}
 	if count < 800 {
 		t.Errorf("only %d renderings were compared", count)
+	}
+}
+
+// TestWhiteSpace renders white space around tags as Jinja2 does.
+func TestWhiteSpace(t *testing.T) {
+	for text, want := range map[string]string{
+		"a\n\n{% if true %}{%- if true %}b{% endif %}{% endif %}": "a\n\nb",
+		"a {% if true %}{{- 'y' }}{% endif %}":                    "a y",
+		"a {{ 'x' }}{{- 'y' }}":                                   "a xy",
+		"a {{ 'x' }}{#- c #}y":                                    "a xy",
+		"a {# c #}{%- if true %}b{% endif %}":                     "a b",
+		"a {%- if true -%} b {%- endif -%} c":                     "abc",
+		"{{ 'x' }}\n":                                             "x",
+		"x\n\n":                                                   "x\n",
+		"x\r\n":                                                   "x",
+	} {
+		got, _, err := assert.Value(compile(Source{Text: text}))(t).renderOnce(&Conversation{})
+		assert.OK(t, err)
+		assert.Equal(t, got, want, text)
 	}
 }

@@ -41,6 +41,7 @@ func (t *template) inspect() error {
 		t.form.adopt(&marked)
 		t.form.Problem = "cannot read how the chat template writes tool calls: " + err.Error()
 	}
+	p.deriveThinking()
 	return nil
 }
 
@@ -146,6 +147,11 @@ func (p *probe) marks(plain, reasoned, one string) {
 			before = before[i+len(mark):]
 		}
 	}
+	if _, call, found := strings.Cut(one, f.ThinkEnd); found && f.ThinkEnd != "" { // what begins text and calls alike
+		if shared := before[:head(before, call)]; strings.Trim(shared, white) != "" && shared != before {
+			f.ThinkEnd, before = f.ThinkEnd+shared, before[len(shared):]
+		}
+	}
 	f.ContentBegin = strings.Trim(before, white)
 	p.endMarks(after, one)
 	for _, mark := range []*string{&f.ThinkBegin, &f.ThinkEnd, &f.ContentBegin, &f.ContentEnd, &f.TurnEnd, &f.CallTurnEnd} {
@@ -171,8 +177,9 @@ func (p *probe) thinkMarks(reasoned, before string) {
 		return
 	}
 	end, _, _ := strings.Cut(rest, probeText)
-	if text, ok := strings.CutSuffix(end, before); ok && text != "" && strings.Trim(before, white) != "" {
-		f.ThinkEnd = strings.Trim(text, white)
+	text, ok := strings.CutSuffix(end, before)
+	if text = strings.Trim(text, white); ok && text != "" && strings.Trim(before, white) != "" {
+		f.ThinkEnd = text
 	} else {
 		f.ThinkEnd = firstUnit(end)
 	}

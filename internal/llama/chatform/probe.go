@@ -56,6 +56,14 @@ func (p *probe) render(answer bool, messages ...Message) (string, error) {
 	return text, err
 }
 
+// prompt returns the prompt for a user's message with the given variables.
+func (p *probe) prompt(variables map[string]any) (string, error) {
+	text, _, err := p.renderOnce(&Conversation{
+		Messages: []Message{{Role: "user", Content: probeUser}}, Variables: variables, Answer: true,
+	})
+	return text, err
+}
+
 // afterUser returns what follows the user's message.
 func afterUser(text string) string {
 	return text[strings.LastIndex(text, probeUser)+len(probeUser):]

@@ -9,15 +9,18 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"math"
 	"os"
 	"os/exec"
 	"runtime/debug"
 	"runtime/metrics"
+	"slices"
+	"sync"
 	"time"
 )
 
-// The limits of a child process. A template that exceeds them costs the child.
+// The limits of a child process. A request that exceeds them fails, and costs the child.
 const (
 	timeLimit = 5 * time.Second // of a request
 	maxHeap   = 512 << 20
@@ -26,50 +29,116 @@ const (
 	heapInterval = 20 * time.Millisecond
 	// maxPrompt limits a rendered prompt, in bytes.
 	maxPrompt = 64 << 20
+	// idleTimeout is how long a child that is not used is kept.
+	idleTimeout = time.Minute
 )
 
-// Renderer runs templates in a child process. It serves one request at a time. Create it
-// with NewRenderer.
+// Renderer runs templates in child processes: one for each template that is used, so that
+// none waits for another, and one for a template that is opened. Create it with NewRenderer.
 type Renderer struct {
 	command func() *exec.Cmd
 	limit   time.Duration // timeLimit; tests have less time
-	turn    chan struct{} // has one element while no request is served
-	child   *child        // guarded by turn; nil if none is running
+	opens   *lane
+
+	mu    sync.Mutex
+	lanes map[templateKey]*lane // of templates that were used
 }
 
-// NewRenderer returns a Renderer whose child is started by command: a program that calls
-// Serve with its standard input and output.
+// templateKey is the SHA-256 of a Source.
+type templateKey [sha256.Size]byte
+
+// NewRenderer returns a Renderer whose children are started by command: a program that
+// calls Serve with its standard input and output.
 func NewRenderer(command func() *exec.Cmd) *Renderer {
-	r := &Renderer{command: command, limit: timeLimit, turn: make(chan struct{}, 1)}
-	r.turn <- struct{}{}
-	return r
+	return &Renderer{command: command, limit: timeLimit, opens: newLane(), lanes: map[templateKey]*lane{}}
 }
 
-// Close ends the child process.
+// lane returns the lane of a template.
+func (r *Renderer) lane(key templateKey) *lane {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.lanes[key] == nil {
+		r.lanes[key] = newLane()
+	}
+	return r.lanes[key]
+}
+
+// Close ends the child processes.
 func (r *Renderer) Close() {
-	<-r.turn
-	defer func() { r.turn <- struct{}{} }()
-	r.child.kill()
-	r.child = nil
+	r.mu.Lock()
+	lanes := append(slices.Collect(maps.Values(r.lanes)), r.opens)
+	r.mu.Unlock()
+	for _, l := range lanes {
+		<-l.turn
+		l.end()
+		l.turn <- struct{}{}
+	}
+}
+
+// lane is a child process that serves one request at a time, and ends if it is not used.
+type lane struct {
+	turn  chan struct{} // has one element while no request is served
+	child *child        // guarded by turn; nil if none is running
+	idle  *time.Timer   // ends the child
+}
+
+func newLane() *lane {
+	l := &lane{turn: make(chan struct{}, 1)}
+	l.turn <- struct{}{}
+	l.idle = time.AfterFunc(idleTimeout, func() {
+		select {
+		case <-l.turn:
+			l.end()
+			l.turn <- struct{}{}
+		default: // it is used
+		}
+	})
+	return l
+}
+
+// await waits for the turn.
+func (l *lane) await(ctx context.Context) error {
+	select {
+	case <-l.turn:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// yield ends the turn.
+func (l *lane) yield() {
+	l.idle.Reset(idleTimeout)
+	l.turn <- struct{}{}
+}
+
+// end ends the child. The caller must have the turn.
+func (l *lane) end() {
+	l.child.kill()
+	l.child = nil
 }
 
 // Template is a template that was opened in a Renderer. It is safe for concurrent use.
 type Template struct {
 	Form     *Form
 	renderer *Renderer
-	key      [sha256.Size]byte
+	key      templateKey
 	source   *Source
-	failed   error // why the template is not rendered any longer; guarded by renderer.turn
 }
 
-// Open compiles and inspects a template.
+// Open compiles and inspects a template, in a child process of its own.
 func (r *Renderer) Open(ctx context.Context, s Source) (*Template, error) {
 	text, err := json.Marshal(s)
 	if err != nil {
 		return nil, err
 	}
 	t := &Template{renderer: r, key: sha256.Sum256(text), source: &s}
-	reply, err := t.ask(ctx, request{Inspect: true})
+	if err := r.opens.await(ctx); err != nil {
+		return nil, err
+	}
+	defer r.opens.yield()
+	defer r.opens.end()
+	reply, err := t.ask(r.opens, request{Inspect: true})
 	t.Form = reply.Form
 	return t, err
 }
@@ -81,19 +150,22 @@ type Prompt struct {
 	Tail string `json:"tail"`
 }
 
-// Render returns the prompt for a conversation. If the template exceeds a limit once, it
-// is not rendered again.
+// Render returns the prompt for a conversation.
 func (t *Template) Render(ctx context.Context, c *Conversation) (Prompt, error) {
-	reply, err := t.ask(ctx, request{Conversation: c})
+	l := t.renderer.lane(t.key)
+	if err := l.await(ctx); err != nil {
+		return Prompt{}, err
+	}
+	defer l.yield()
+	reply, err := t.ask(l, request{Conversation: c, Form: t.Form})
 	return reply.Prompt, err
 }
 
 // request is a line on a child's standard input, and reply the line that answers it.
 type request struct {
-	Key [sha256.Size]byte `json:"key"`
-	// Source is set in the first request with a key.
-	Source       *Source       `json:"source,omitempty"`
+	Source       *Source       `json:"source,omitempty"` // in the first request
 	Inspect      bool          `json:"inspect,omitempty"`
+	Form         *Form         `json:"form,omitempty"` // unless Inspect
 	Conversation *Conversation `json:"conversation,omitempty"`
 }
 
@@ -103,52 +175,33 @@ type reply struct {
 	Error  string `json:"error,omitempty"`
 }
 
-// ask sends a request to the child. A child that ends may have been ended from outside, for
-// instance because the machine had no memory left, so the request is sent to a new one
-// before the template is blamed.
-func (t *Template) ask(ctx context.Context, q request) (reply, error) {
-	r := t.renderer
-	select {
-	case <-r.turn:
-	case <-ctx.Done():
-		return reply{}, context.Cause(ctx)
+// ask sends a request to the lane's child. A child that ends may have been ended from
+// outside, for instance because the machine had no memory left, so the request is sent to a
+// new one before the template is blamed. The caller must have the turn.
+func (t *Template) ask(l *lane, q request) (answer reply, err error) {
+	for range 2 {
+		if answer, err = t.askOnce(l, q); err != errEnded {
+			break
+		}
 	}
-	defer func() { r.turn <- struct{}{} }()
-	if t.failed != nil {
-		return reply{}, t.failed
-	}
-	answer, err := r.ask(t, q)
-	if err == errEnded {
-		answer, err = r.ask(t, q)
-	}
-	switch {
-	case err == errEnded, err == errLate:
-		t.failed = err
-		return reply{}, err
-	case err == nil && answer.Error != "":
+	if err == nil && answer.Error != "" {
 		err = errors.New(answer.Error)
 	}
 	return answer, err
 }
 
-// ask sends a request to the child, which it starts if necessary. After errEnded and
-// errLate the next request gets a new one. The caller must have the turn.
-func (r *Renderer) ask(t *Template, q request) (answer reply, err error) {
-	if r.child == nil {
-		if r.child, err = start(r.command()); err != nil {
+// askOnce sends a request to the lane's child, which it starts if necessary.
+func (t *Template) askOnce(l *lane, q request) (answer reply, err error) {
+	if l.child == nil {
+		if l.child, err = start(t.renderer.command()); err != nil {
 			return reply{}, fmt.Errorf("cannot start the process for chat templates: %w", err)
 		}
-	}
-	if q.Key = t.key; !r.child.has[t.key] {
 		q.Source = t.source
 	}
-	if answer, err = r.child.ask(q, r.limit); err != nil {
-		r.child.kill()
-		r.child = nil
-		return reply{}, err
+	if answer, err = l.child.ask(q, t.renderer.limit); err != nil {
+		l.end()
 	}
-	r.child.has[t.key] = true
-	return answer, nil
+	return answer, err
 }
 
 var (
@@ -161,7 +214,6 @@ type child struct {
 	cmd *exec.Cmd
 	in  io.WriteCloser
 	out *jsontext.Decoder
-	has map[[sha256.Size]byte]bool // templates that it has
 }
 
 func start(cmd *exec.Cmd) (*child, error) {
@@ -176,7 +228,7 @@ func start(cmd *exec.Cmd) (*child, error) {
 	if err := cmd.Start(); err != nil {
 		return nil, err
 	}
-	return &child{cmd: cmd, in: in, out: jsontext.NewDecoder(bufio.NewReaderSize(out, 64<<10)), has: map[[sha256.Size]byte]bool{}}, nil
+	return &child{cmd: cmd, in: in, out: jsontext.NewDecoder(bufio.NewReaderSize(out, 64<<10))}, nil
 }
 
 // ask sends a request and waits for its reply. After an error the child must be killed.
@@ -223,10 +275,10 @@ func Serve(in io.Reader, out io.Writer) int {
 			requests <- q
 		}
 	}()
-	templates := map[[sha256.Size]byte]*template{}
+	var of *template
 	for q := range requests {
 		busy <- true
-		answer := serve(templates, q)
+		answer := serve(&of, q)
 		busy <- false
 		if err := json.MarshalWrite(out, answer); err != nil {
 			return 1
@@ -235,8 +287,8 @@ func Serve(in io.Reader, out io.Writer) int {
 	return 0
 }
 
-// serve returns the reply for a request.
-func serve(templates map[[sha256.Size]byte]*template, q request) (answer reply) {
+// serve returns the reply for a request. It compiles the template of the first one.
+func serve(of **template, q request) (answer reply) {
 	defer func() {
 		if p := recover(); p != nil {
 			answer = reply{Error: fmt.Sprintf("the chat template failed: %v", p)}
@@ -247,18 +299,19 @@ func serve(templates map[[sha256.Size]byte]*template, q request) (answer reply) 
 		if err != nil {
 			return reply{Error: shorten(err)}
 		}
-		if err := t.inspect(); err != nil {
-			return reply{Error: shorten(err)}
-		}
-		templates[q.Key] = t
+		*of = t
 	}
-	t := templates[q.Key]
+	t := *of
 	switch {
 	case t == nil:
 		return reply{Error: "the chat template cannot be read"}
 	case q.Inspect:
+		if err := t.inspect(); err != nil {
+			return reply{Error: shorten(err)}
+		}
 		return reply{Form: t.form}
 	}
+	t.form = q.Form
 	for name, value := range q.Conversation.Variables { // JSON has one kind of number
 		if f, ok := value.(float64); ok && f == math.Trunc(f) {
 			q.Conversation.Variables[name] = int64(f)

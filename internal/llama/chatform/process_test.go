@@ -4,6 +4,7 @@ import (
 	"context"
 	"os"
 	"os/exec"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -69,8 +70,7 @@ func TestControlTokensAreHidden(t *testing.T) {
 	}
 }
 
-// A hostile template costs its own child: others go on, in a new one, and it is not run
-// again.
+// A hostile template costs its own child: others go on.
 func TestHostileTemplates(t *testing.T) {
 	for name, text := range map[string]string{
 		"parentheses":      "{{ " + strings.Repeat("(", 60_000) + "1" + strings.Repeat(")", 60_000) + " }}",
@@ -103,13 +103,55 @@ func TestHostileTemplates(t *testing.T) {
 	}
 }
 
+// A conversation that takes too long costs its own call: other templates are rendered
+// meanwhile, and its own template after it.
+func TestSlowConversation(t *testing.T) {
+	r := newTestRenderer(t)
+	good := assert.Value(r.Open(t.Context(), Source{Text: simple}))(t)
+	bad := assert.Value(r.Open(t.Context(), Source{Text: simple + "{% if messages[0].content == 'slow' %}" + strings.Repeat("{% for i in range(10000) %}", 3) + "{% set x = 1 %}" + strings.Repeat("{% endfor %}", 3) + "{% endif %}"}))(t)
+	const want = "<|user|>x<|end|>\n<|assistant|>"
+	r.limit = 2 * time.Second
+	slow := make(chan error, 1)
+	go func() { slow <- assert.Err(bad.Render(t.Context(), hello("slow"))) }()
+	for done := false; !done; {
+		assert.Equal(t, joined(assert.Value(good.Render(t.Context(), hello("x")))(t)), want)
+		select {
+		case err := <-slow:
+			assert.Is(t, err, errLate)
+			done = true
+		default:
+		}
+	}
+	assert.Equal(t, joined(assert.Value(bad.Render(t.Context(), hello("x")))(t)), want)
+}
+
 // A template is not blamed for a child that was ended from outside.
 func TestChildEndsFromOutside(t *testing.T) {
 	r := newTestRenderer(t)
 	of := assert.Value(r.Open(t.Context(), Source{Text: simple}))(t)
-	for range 3 {
-		assert.OK(t, r.child.cmd.Process.Kill())
+	for i := range 3 {
+		if i > 0 {
+			assert.OK(t, r.lane(of.key).child.cmd.Process.Kill())
+		}
 		assert.Equal(t, joined(assert.Value(of.Render(t.Context(), hello("x")))(t)), "<|user|>x<|end|>\n<|assistant|>")
+	}
+}
+
+// A child that is not used ends. The next request has a new one.
+func TestIdleChildEnds(t *testing.T) {
+	r := newTestRenderer(t)
+	of := assert.Value(r.Open(t.Context(), Source{Text: simple}))(t)
+	assert.That(t, r.opens.child == nil, "the child of a template that was opened still runs")
+	for range 2 {
+		assert.Equal(t, joined(assert.Value(of.Render(t.Context(), hello("x")))(t)), "<|user|>x<|end|>\n<|assistant|>")
+		l := r.lane(of.key)
+		for ended := false; !ended; {
+			l.idle.Reset(0)
+			runtime.Gosched()
+			<-l.turn
+			ended = l.child == nil
+			l.turn <- struct{}{}
+		}
 	}
 }
 
@@ -120,13 +162,13 @@ func TestWaitingEndsWithItsContext(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	<-r.turn
+	<-r.lane(of.key).turn
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if _, err := of.Render(ctx, hello("x")); err != context.Canceled {
 		t.Error(err)
 	}
-	r.turn <- struct{}{}
+	r.lane(of.key).turn <- struct{}{}
 }
 
 // The child ends with its parent's end of the pipe, also while it works.
@@ -139,7 +181,7 @@ func TestChildEndsWithItsParent(t *testing.T) {
 	defer c.kill()
 	done := make(chan error, 1)
 	go func() {
-		_, err := c.ask(request{Source: &Source{Text: "{% for i in range(100000000000) %}{% endfor %}"}, Conversation: hello("x")}, time.Hour)
+		_, err := c.ask(request{Source: &Source{Text: "{% for i in range(100000000000) %}{% endfor %}"}, Inspect: true}, time.Hour)
 		done <- err
 	}()
 	time.Sleep(100 * time.Millisecond) // it works, or has not begun: it ends in both cases

@@ -3,7 +3,10 @@ package chatform
 import (
 	"bytes"
 	"encoding/json/jsontext"
+	"fmt"
 	"iter"
+	"path"
+	"runtime"
 	"slices"
 	"strings"
 )
@@ -67,8 +70,10 @@ type Reader struct {
 	cut     bool // the answer ended before the model did
 	starved bool // more text was needed than the answer has
 
+	err     error
 	events  []Event
 	quiet   bool // text is not reported
+	held    bool // what was read may be read again: it may be no call
 	guess   *guess
 	inCall  bool
 	trigger int // the offset of the beginning of the calls
@@ -95,6 +100,11 @@ func (f *Form) NewReader(o ReaderOptions) *Reader {
 	}
 	slices.SortFunc(r.names, longest)
 	r.resume, _ = iter.Pull(func(yield func(struct{}) bool) {
+		defer func() {
+			if p := recover(); p != nil {
+				r.err = newPanicError(p)
+			}
+		}()
 		r.wait = yield
 		if read := syntaxes[f.Syntax].read; read != nil {
 			read(r, o)
@@ -118,6 +128,26 @@ func (r *Reader) Close(reason string) []Event {
 	r.ended, r.cut = true, reason == "length"
 	r.resume() // to its end: more does not wait
 	return r.take()
+}
+
+// Err returns why the rest of the answer cannot be read, or nil. It is a defect of this
+// package, which costs one answer and not the process.
+func (r *Reader) Err() error { return r.err }
+
+// newPanicError returns a panic as an error, with the place in the code and nothing of the
+// answer. It must be called by the function that recovered.
+func newPanicError(p any) error {
+	var callers [16]uintptr
+	frames := runtime.CallersFrames(callers[:runtime.Callers(3, callers[:])]) // without the deferred function
+	frame, more := frames.Next()
+	for more && strings.HasPrefix(frame.Function, "runtime.") {
+		frame, more = frames.Next()
+	}
+	cause := "panic"
+	if err, ok := p.(runtime.Error); ok {
+		cause = err.Error()
+	}
+	return fmt.Errorf("%s at %s:%d", cause, path.Base(frame.File), frame.Line)
 }
 
 // InCall reports whether the model writes calls, as far as it is certain.
@@ -154,6 +184,7 @@ func (r *Reader) beginCall(name, id string) {
 	r.emit(Event{Kind: EventCall, Index: r.calls, ID: id, Name: name})
 	r.calls++
 	r.size = 0
+	r.held = false
 	r.inCall = r.guess == nil
 }
 
@@ -169,9 +200,9 @@ func (r *Reader) at() int         { return r.base + r.pos }
 func (r *Reader) back(offset int) { r.pos = offset - r.base }
 func (r *Reader) rest() []byte    { return r.buf[r.pos:] }
 
-// discard forgets what was read: it cannot be read again.
+// discard forgets what was read, unless it may be read again.
 func (r *Reader) discard() {
-	if r.guess == nil && r.pos > 4096 && r.pos > len(r.buf)/2 {
+	if r.guess == nil && !r.held && r.pos > 4096 && r.pos > len(r.buf)/2 {
 		r.base += r.pos
 		r.buf, r.pos = append(r.buf[:0], r.rest()...), 0
 	}

@@ -6,6 +6,8 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+
+	"github.com/kith/kith/internal/assert"
 )
 
 // The forms of three kinds, as templates have them.
@@ -335,4 +337,20 @@ func BenchmarkReader(b *testing.B) {
 			}
 		})
 	}
+}
+
+// A defect of a reader costs its answer: what was read before is reported, and then why no
+// more is read.
+func TestReaderFails(t *testing.T) {
+	syntaxes["defect"] = syntax{read: func(r *Reader, _ ReaderOptions) {
+		r.until(EventText, []string{"<"})
+		_ = r.buf[len(r.buf):][r.pos]
+	}}
+	defer delete(syntaxes, "defect")
+	r := (&Form{Syntax: "defect"}).NewReader(ReaderOptions{})
+	assert.Equal(t, len(r.Write("one")), 1)
+	assert.OK(t, r.Err())
+	assert.Equal(t, len(r.Write("two<three")), 1)
+	assert.Fails(t, r.Err(), "index out of range [6] with length 0 at reader_test.go:")
+	assert.Equal(t, len(r.Write("four"))+len(r.Close("stop")), 0)
 }

@@ -39,6 +39,16 @@ var unknownTemplates = map[string]string{
 </answer>{% endif %}{% if m.tool_calls %}<tool_calls>[{% for c in m.tool_calls %}
 {"name": "{{ c.function.name }}", "arguments": {{ c.function.arguments | tojson }}}{{ "," if not loop.last }}{% endfor %}
 ]</tool_calls>{% endif %}` + turnsEnd,
+	"reasoning that each prompt begins": showTools + turns +
+		`<think>
+{{ m.reasoning_content or '' }}
+</think>
+
+{{ m.content }}{% for c in m.tool_calls or [] %}
+<tool_call>{"name": "{{ c.function.name }}", "arguments": {{ c.function.arguments | tojson }}}</tool_call>{% endfor %}` +
+		strings.TrimSuffix(turnsEnd, "{% endif %}") + `<think>
+
+{% endif %}`,
 	"Python": showTools + turns +
 		`{{ m.content }}{% if m.tool_calls %}<function_calls>
 {% for c in m.tool_calls %}{{ c.function.name }}({% for k, v in c.function.arguments.items() %}{{ k }}={{ v | tojson }}{{ ", " if not loop.last }}{% endfor %})
