@@ -129,8 +129,8 @@ type daemonFile struct {
 	Privacy struct {
 		// Sealed is whether your calls are encrypted for the machines that they may run on, so
 		// that the hub cannot read them, and whether this machine opens such calls of others:
-		// "prefer" if these machines have keys, "require" only for machines whose keys you
-		// compared with their owners, or "off", the default.
+		// "prefer", the default, if these machines have keys, "require" only for machines whose keys you
+		// compared with their owners, or "off".
 		Sealed word[sealings] `toml:"sealed"`
 	} `toml:"privacy"`
 }

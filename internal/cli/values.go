@@ -314,7 +314,7 @@ func (sealings) words() []string {
 }
 
 // defaultSealed is whether calls are sealed without a configuration.
-const defaultSealed = sealed.Off
+const defaultSealed = sealed.Prefer
 
 // level returns the level of a log.
 func (l *logTable) level() (level slog.Level) {
