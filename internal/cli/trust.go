@@ -42,7 +42,7 @@ func (a *app) trust() *cobra.Command {
 	reset := command("kith trust reset", func(ctx context.Context, _ []string) error {
 		return a.changeTrust(ctx, "make another account key", daemon.TrustChange{Act: sealed.ActReset}, func(now daemon.Trust) {
 			a.say("this machine has another account key. Its words, to read to those who compared the ones before:\n\n  %s\n\n", strong(now.Words))
-			a.say("%s\n", faint("Give it to your other machines: run `kith trust` on each for its words, and `kith trust machine WORDS` here."))
+			a.say("%s\n", faint("Run `kith trust reset` on each of your other machines, too, then `kith trust machine WORDS` here with the words that it shows."))
 		})
 	})
 	show.AddCommand(machine, remove, reset) // every other first argument is a name

@@ -411,6 +411,9 @@ func sealedFault(code fault.Code, text []byte) *fault.Fault {
 	default:
 		code = fault.EngineError
 	}
+	if len(text) == 0 { // without the call's key it cannot seal the error
+		return fault.New(fault.EngineError, "the machine could not open the call: it was changed on its way")
+	}
 	f := fault.New(code, "the machine refused the sealed call; only the daemon that sealed it can read why")
 	return f.WithSealed(base64.StdEncoding.EncodeToString(text))
 }

@@ -32,7 +32,7 @@ type activeCall struct {
 	unchecked   atomic.Pointer[time.Time] // when looking up its caller began to fail; nil: it has not
 	phase       phase                     // guarded by activeCalls.mu
 	prompt      prefix.Prompt             // what its machines have to process
-	staleKey    bool                      // a machine no longer had the key that the call is sealed for
+	staleKey    bool                      // a machine cannot take the call with the key that it is sealed for
 }
 
 // errRouteAgain is returned by runOn for a call that must be routed again.
@@ -127,7 +127,7 @@ func (c *activeCall) runOn(ctx context.Context, r *reservation) (*gateway.Answer
 		return nil, fault.New(fault.MachineOffline, "two machines disconnected during the answer; try again shortly")
 	}
 	c.lostOne = c.lostOne || outcome == vanished
-	c.staleKey = c.staleKey || a.daemonReason == tunnel.RefusedStaleKey
+	c.staleKey = c.staleKey || a.daemonReason == tunnel.RefusedStaleKey || a.daemonReason == tunnel.RefusedRepeated
 	c.query.Avoid, c.query.Gone = append(c.query.Avoid, r.Machine.ID), true
 	if len(c.query.Avoid) == fleet.MaxCandidates {
 		return nil, c.exhausted(ctx)
@@ -144,7 +144,7 @@ func (c *activeCall) refusal(ctx context.Context, row int, f *fault.Fault) error
 		return context.Cause(ctx)
 	}
 	if c.staleKey && row >= rowNotReady {
-		return fault.New(fault.StaleSeal, "the machine no longer has the key that the call is sealed for; seal it again")
+		return fault.New(fault.StaleSeal, "the machine cannot take the call with the key that it is sealed for; seal it again")
 	}
 	if c.lostOne && row == rowExhausted {
 		f = fault.New(fault.MachineOffline, "the machine disconnected during the answer and no other machine could continue it; try again shortly")

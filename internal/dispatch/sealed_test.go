@@ -65,6 +65,7 @@ func TestSealedFaults(t *testing.T) {
 		{413, "request_too_large", failed, fault.RequestTooLarge},
 		{502, "engine_error", failed, fault.EngineError},
 		{403, "NOT_IN_CIRCLE", failed, fault.EngineError},
+		{502, "engine_error", failed, fault.EngineError},
 		{503, "", notTaken, ""},
 		{400, "", failed, fault.InvalidRequest},
 	} {
@@ -72,16 +73,18 @@ func TestSealedFaults(t *testing.T) {
 		if c.header != "" {
 			header.Set(tunnel.HeaderFault, c.header)
 		}
-		response := &http.Response{StatusCode: c.status, Header: header, Body: http.NoBody}
+		response := &http.Response{StatusCode: c.status, Header: header, Body: io.NopCloser(strings.NewReader("sealed"))}
 		out, err := readNon200(response, true)
 		assert.Equal(t, out, c.outcome, c)
 		if f := fault.Of(err); c.code != "" {
-			assert.That(t, f != nil && f.Code == c.code && (f.Sealed != "") == false, c, f)
+			assert.That(t, f != nil && f.Code == c.code && (f.Sealed != "") == (c.header != ""), c, f)
 		}
 	}
 	text := &http.Response{StatusCode: 400, Header: http.Header{tunnel.HeaderFault: {"invalid_request"}}, Body: io.NopCloser(strings.NewReader("\x00secret"))}
 	_, err := readNon200(text, true)
 	assert.Equal(t, fault.Of(err).Sealed, "AHNlY3JldA==")
+	_, err = readNon200(&http.Response{StatusCode: 502, Header: http.Header{tunnel.HeaderFault: {"engine_error"}}, Body: http.NoBody}, true)
+	assert.Fails(t, err, "changed on its way")
 	clear := &http.Response{StatusCode: 400, Header: http.Header{}, Body: io.NopCloser(strings.NewReader(`{"error":{"message":"secret"}}`))}
 	_, err = readNon200(clear, true)
 	assert.That(t, !strings.Contains(err.Error(), "secret"), err)
