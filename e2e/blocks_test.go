@@ -246,7 +246,8 @@ func exists(line string, full bool) error {
 		return err
 	}
 	args := cmd.Flags().Args()
-	if cmd.HasSubCommands() && len(args) > 0 && !slices.Contains(names(cmd), strings.Split(args[0], "|")[0]) {
+	takes := cmd.Runnable() && cmd.ValidateArgs(args) == nil // such as kith trust NAME WORDS
+	if cmd.HasSubCommands() && len(args) > 0 && !takes && !slices.Contains(names(cmd), strings.Split(args[0], "|")[0]) {
 		return fmt.Errorf("%s has no command %q", cmd.CommandPath(), args[0])
 	}
 	if full {

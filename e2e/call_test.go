@@ -39,8 +39,8 @@ func startDouble(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Setenv(args[0], e.URL())
 }
 
-// behave NAME KEY=VALUE... sets how a double answers from now on: text, chunks,
-// first and interval (durations), status, fault (die, cut, hang, garbage), after.
+// behave NAME KEY=VALUE... sets how a double answers from now on: text, chunks, tool
+// (its arguments), answer, first and interval (durations), status, fault (die, cut, hang, garbage), after.
 func behave(ts *testscript.TestScript, neg bool, args []string) {
 	usage(ts, neg, len(args) >= 1, "behave NAME KEY=VALUE...")
 	var b enginetest.Behaviour
@@ -50,6 +50,10 @@ func behave(ts *testscript.TestScript, neg bool, args []string) {
 		switch key {
 		case "text":
 			b.Text = value
+		case "answer":
+			b.Answer = value
+		case "tool":
+			b.Tool = &enginetest.ToolCall{ID: "call_1", Name: "read", Input: value}
 		case "chunks":
 			b.Chunks, err = strconv.Atoi(value)
 		case "first":

@@ -95,6 +95,8 @@ func TestScripts(t *testing.T) {
 			"flow":       flow,
 			"resumed":    resumed,
 			"value":      value,
+			"wiretap":    wiretap,
+			"sees":       sees,
 			"oneday":     func(*testscript.TestScript, bool, []string) { enginetest.OneDay() },
 		},
 		RequireExplicitExec: true,
@@ -109,6 +111,7 @@ type story struct {
 	procs   map[string]*process
 	streams map[string]*streamed
 	doubles map[string]double
+	tap     *tap // nil: none
 
 	modelHub *modelSource // nil: none was started
 }

@@ -15,6 +15,8 @@ type Trace struct {
 	Model    string `json:"model"`
 	Endpoint string `json:"endpoint"`
 	Stream   bool   `json:"stream"`
+	// Sealed reports that the hub could not read the call and its answer.
+	Sealed bool `json:"sealed,omitzero"`
 	// The result of the call and its duration. An owner sees them only if the call ended
 	// on the owner's machine; otherwise Status is 0.
 	Status int    `json:"status,omitzero"`

@@ -48,6 +48,8 @@ type Config struct {
 	// Control sends a change to a connected machine. The error is fleet.ErrNotConnected or
 	// the machine's reason for refusing the change.
 	Control func(ctx context.Context, machine fleet.MachineID, change fleet.Control) error
+	// Seal returns what others need to seal calls for a connected machine.
+	Seal func(ctx context.Context, machine fleet.MachineID) (fleet.Seal, error)
 	// Files has a connected machine carry out an act on its model files. The error is
 	// fleet.ErrNotConnected, or as tunnel.SendFileAct has it.
 	Files func(ctx context.Context, machine fleet.MachineID, act fleet.FileAct) (fleet.ModelFiles, error)

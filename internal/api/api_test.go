@@ -82,6 +82,9 @@ func worldOn(t *testing.T, config store.Config) *world {
 		Models: func(_ context.Context, c fleet.Caller) ([]Model, error) {
 			return []Model{{ID: fleet.ModelID("of-" + c.Name)}}, nil
 		},
+		Seal: func(_ context.Context, id fleet.MachineID) (fleet.Seal, error) {
+			return fleet.Seal{Statement: []byte("statement of " + id), Ask: []byte("ask")}, nil
+		},
 		Control: func(_ context.Context, id fleet.MachineID, c fleet.Control) error {
 			assert.Equal(t, string(id), w.machine.ID, "machine", id, "was to be changed")
 			w.controls = append(w.controls, c)
@@ -258,6 +261,8 @@ func TestWhatIsAdasIsNotEves(t *testing.T) {
 		"POST /api/machines/{machine}/name":           {{"eve", machine + "/name", `{"name":"mine"}`, 404}, {"bob", machine + "/name", `{"name":"mine"}`, 404}, {"ada", machine + "/name", `{"name":"a/b"}`, 400}},
 		"GET /api/requests":                           {{"eve", "/api/requests", "", 200}, {"eve", "/api/requests?before=x", "", 400}},
 		"POST /api/machines/{machine}/control":        {{"eve", machine + "/control", `{"paused":true}`, 404}, {"bob", machine + "/control", `{"paused":true}`, 404}, {"eve", "/api/machines/none/control", `{"paused":true}`, 404}},
+		"GET /api/seals":                              {{"eve", "/api/seals", "", 400}, {"eve", "/api/seals?model=secret-model", "", 404}, {"eve", "/api/seals?model=tiny&family=audio", "", 400}},
+		"GET /api/machines/{machine}/seal":            {{"eve", machine + "/seal", "", 404}, {"bob", machine + "/seal", "", 404}},
 		"GET /api/why":                                {{"eve", "/api/why", "", 400}, {"eve", "/api/why?model=secret-model", "", 200}},
 		"GET /api/why/{call}":                         {{"eve", "/api/why/req_1", "", 404}},
 		"GET /api/usage":                              {{"eve", "/api/usage", "", 200}},
@@ -723,7 +728,7 @@ func TestKeysForInference(t *testing.T) {
 	w := newWorld(t)
 	w.keys = map[string]string{"inference of ada": "ada"}
 	check(t, w.db.SaveTraces(t.Context(), []account.Trace{{CallID: "req_adas", MemberID: w.members["ada"].ID, Started: time.Now(), Model: "m"}}, time.Now()))
-	allowed := []string{"GET /api/models", "GET /api/why", "GET /api/why/{call}"}
+	allowed := []string{"GET /api/models", "GET /api/seals", "GET /api/why", "GET /api/why/{call}"}
 	before := w.adas()
 	for _, l := range table {
 		if l.may != members {

@@ -188,7 +188,10 @@ func (s schemas) of(t reflect.Type) *Schema {
 			s[name] = s.object(t)
 		}
 		return ref(name)
-	case reflect.Slice:
+	case reflect.Slice, reflect.Array:
+		if t.Elem().Kind() == reflect.Uint8 {
+			return &Schema{Type: "string", Format: "byte"} // base64
+		}
 		return &Schema{Type: "array", Items: s.of(t.Elem())}
 	case reflect.String:
 		return &Schema{Type: "string"}

@@ -161,6 +161,7 @@ func TestOpenAPI(t *testing.T) {
 		{"ada", "POST", machine + "/keep-out", `{"group":"lab"}`}, {"ada", "POST", machine + "/keep-out", `{"all":true,"undo":true}`}, {"ada", "GET", "/api/groups", ""},
 		{"ada", "DELETE", "/api/groups/lab/admins/bob", ""}, {"ada", "DELETE", "/api/groups/lab/members/bob", ""}, {"ada", "DELETE", "/api/groups/lab", ""},
 		{"ada", "POST", machine + "/name", `{"name":"desk"}`}, {"ada", "POST", machine + "/control", `{"paused":true,"hours":"","timezone":"UTC","slots":2}`},
+		{"ada", "GET", "/api/machines", ""}, {"ada", "GET", machine + "/usage", ""}, {"ada", "GET", machine + "/seal", ""}, {"ada", "GET", "/api/seals?model=tiny", ""}, {"ada", "GET", "/api/requests", ""}, {"ada", "GET", "/api/why?model=tiny", ""}, {"bob", "GET", "/api/why?model=tiny", ""},
 		{"ada", "GET", "/api/machines", ""}, {"ada", "GET", machine + "/usage", ""}, {"ada", "GET", machine + "/models", ""}, {"ada", "POST", machine + "/models", `{"act":"load","model":"words"}`}, {"ada", "GET", "/api/requests", ""}, {"ada", "GET", "/api/why?model=tiny", ""}, {"bob", "GET", "/api/why?model=tiny", ""},
 		{"ada", "GET", "/api/why/req_1", ""}, {"ada", "GET", "/api/usage?days=7", ""},
 		{"ada", "DELETE", "/api/keys/" + key.ID, ""}, {"ada", "DELETE", machine, ""},

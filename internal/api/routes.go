@@ -51,12 +51,15 @@ var (
 	RevokeMachine  = member("DELETE /api/machines/{machine}", "Revoke a machine. Its connection and what runs on it end within 5 seconds.", (*API).revokeMachine)
 	RenameMachine  = member("POST /api/machines/{machine}/name", "Rename a machine.", (*API).renameMachine)
 	ControlMachine = member("POST /api/machines/{machine}/control", "Pause or resume a connected machine, set its hours or slots.", (*API).controlMachine)
+	MachineSeal    = member("GET /api/machines/{machine}/seal", "Read the keys of a machine for sealed calls. It has the statement of its key and, while it has no account key, what it asks your other machines.", (*API).machineSeal)
 	ListFiles      = owner("GET /api/machines/{machine}/models",
 		"List the model files of your connected machine. It lists its pulls, too, and models that fit its memory.", (*API).listFiles)
 	ChangeFiles = owner("POST /api/machines/{machine}/models",
 		"Pull, remove, load or unload a model on your connected machine. A pull goes on there until it is complete or canceled. You are notified of each act.",
 		(*API).changeFiles)
 	KeepMachineOut = member("POST /api/machines/{machine}/keep-out", "Keep a machine out of a group or of all. The same route lets it in again.", (*API).keepMachineOut)
+
+	ListSeals = caller("GET /api/seals", "List the machines that calls for a model can be sealed for. Those that a call would try first come first; what the call would be refused, the list is.", (*API).listSeals)
 
 	ListRequests = member("GET /api/requests", "List your newest calls, and those on your machines. It shows what happened to each, and nothing of its content.", (*API).listRequests)
 	ExplainModel = caller("GET /api/why", "Ask whether a call for a model would be served now. The answer names the machine, or why not and what would change that.", (*API).explainModel)

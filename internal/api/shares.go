@@ -276,8 +276,10 @@ func InviteIn(text string) string {
 type Accepted struct {
 	ID    string `json:"id,omitzero"`
 	Owner string `json:"owner"`
-	With  string `json:"with"`
-	State string `json:"state"` // "accepted" or "shared already"
+	// OwnerID is for the key of an invite's link (spec/sealed.md#invites).
+	OwnerID string `json:"owner_id"`
+	With    string `json:"with"`
+	State   string `json:"state"` // "accepted" or "shared already"
 	*Limits
 }
 
@@ -302,13 +304,13 @@ func (a *API) acceptInvite(ctx context.Context, c fleet.Caller, in InviteCode) (
 	case errors.Is(err, account.ErrUsed):
 		return Accepted{}, fault.New(fault.InvalidRequest, "you accepted this invite before, and what it shared has ended: ask %s for another", owner.Name).WithParam("code")
 	case errors.Is(err, account.ErrExists):
-		return Accepted{Owner: owner.Name, With: c.Name, State: "shared already"}, nil
+		return Accepted{Owner: owner.Name, OwnerID: owner.ID, With: c.Name, State: "shared already"}, nil
 	case err != nil:
 		return Accepted{}, err
 	}
 	a.noteShare(ctx, account.Named{ID: owner.ID, Name: owner.Name}, account.Named{ID: string(c.Member), Name: c.Name}, ", by an invite")
 	limits := viewLimits(share.Limits)
-	return Accepted{share.ID, owner.Name, c.Name, "accepted", &limits}, nil
+	return Accepted{share.ID, owner.Name, owner.ID, c.Name, "accepted", &limits}, nil
 }
 
 // CodeHash returns the hash of a code of the given kind. The region does not matter,

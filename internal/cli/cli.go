@@ -171,7 +171,7 @@ func (a *app) root() *cobra.Command {
 		{"This machine", []*cobra.Command{
 			a.pull(), a.engineCommand(), a.serve(), a.service(), a.status(), a.doctor(), a.pause(), a.resume(), a.hours(), a.reload(), a.config(),
 		}},
-		{"Your hub, and the people you share with", []*cobra.Command{a.login(), a.logout(), a.share(), a.accept(), a.groups()}},
+		{"Your hub, and the people you share with", []*cobra.Command{a.login(), a.logout(), a.share(), a.accept(), a.trust(), a.groups()}},
 		{"For a hub's operator", []*cobra.Command{a.hub(), a.admin()}},
 	} {
 		root.AddGroup(&cobra.Group{ID: part.title, Title: part.title + ":"})

@@ -126,6 +126,13 @@ type daemonFile struct {
 		// processor's own limit; default as for PauseOnBattery.
 		PauseOnHotCPU bool `toml:"pause_on_hot_cpu"`
 	} `toml:"share"`
+	Privacy struct {
+		// Sealed is whether your calls are encrypted for the machines that they may run on, so
+		// that the hub cannot read them, and whether this machine opens such calls of others:
+		// "prefer", the default, if these machines have keys, "require" only for machines whose keys you
+		// compared with their owners, or "off".
+		Sealed word[sealings] `toml:"sealed"`
+	} `toml:"privacy"`
 }
 
 // upstreamTable is an [[upstream]].

@@ -14,7 +14,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/kith/kith/internal/daemon"
+	"github.com/kith/kith/internal/daemon/private"
 	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/llamaserver"
 	"github.com/kith/kith/internal/pull"
@@ -54,12 +54,12 @@ func newModelStore(config *daemonFile, engines *ownEngines, log *slog.Logger) *m
 	}
 	path := filepath.Join(config.Daemon.Data, pullsFile)
 	var saved []pull.Job
-	if err := daemon.ReadPrivate(path, &saved); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := private.Read(path, &saved); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		log.Error("the pulls that ran before are lost: ask for them again", "error", err)
 	}
 	m.queue = pull.NewQueue(saved, pull.QueueConfig{
 		Folder: m.folder, Source: remoteSource, Check: checkMemory, Log: log,
-		Save: func(jobs []pull.Job) error { return daemon.WritePrivate(path, jobs) },
+		Save: func(jobs []pull.Job) error { return private.Write(path, jobs) },
 	})
 	return m
 }

@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/kith/kith/internal/daemon"
+	"github.com/kith/kith/internal/daemon/private"
 	"github.com/kith/kith/internal/engine"
 	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/host"
@@ -158,7 +159,7 @@ type secrets struct {
 // secrets returns the machine's keys. Without the file it makes them.
 func (c *daemonFile) secrets() (s secrets, err error) {
 	path := filepath.Join(c.Daemon.Data, "secrets.json")
-	err = daemon.ReadPrivate(path, &s)
+	err = private.Read(path, &s)
 	if err == nil && (s.CacheKey == "" || !llama.IsPromptKey(s.PromptKey)) {
 		err = fmt.Errorf("cannot use %s: it lacks a key", path)
 	}
@@ -175,7 +176,7 @@ func (c *daemonFile) secrets() (s secrets, err error) {
 	if err = os.MkdirAll(c.Daemon.Data, 0o700); err != nil {
 		return s, err
 	}
-	return s, daemon.WritePrivate(path, s)
+	return s, private.Write(path, s)
 }
 
 // all returns the engines that are running.

@@ -26,9 +26,9 @@ func TestReload(t *testing.T) {
 	assert.Require(t, strings.HasPrefix(p.first, "daemon on http://127.0.0.1:"), p.first)
 	check(t, kith(t, "", "reload"), said{out: "nothing has changed\n"})
 
-	changed := base + "[share]\nslots = 3\ngroups = [\"lab\"]\n[ratelimit]\nrps = 7\n[engine]\nslots = 2\n"
+	changed := base + "[share]\nslots = 3\ngroups = [\"lab\"]\n[ratelimit]\nrps = 7\n[privacy]\nsealed = \"prefer\"\n[engine]\nslots = 2\n"
 	write(t, file, changed)
-	check(t, kith(t, "", "reload"), said{out: "in effect now: ratelimit.rps, share.slots, share.groups\nfrom the next start of the daemon: engine.slots\n"})
+	check(t, kith(t, "", "reload"), said{out: "in effect now: ratelimit.rps, share.slots, share.groups, privacy.sealed\nfrom the next start of the daemon: engine.slots\n"})
 	check(t, kith(t, "", "reload", "--json"), said{out: `{"applied":[],"restart":["engine.slots"]}` + "\n"})
 	if got := kith(t, "", "status"); !strings.Contains(got.out, "slots     3;") || !strings.Contains(got.out, "groups    lab") {
 		t.Errorf("status says %+v", got)

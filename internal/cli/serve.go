@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -18,6 +19,7 @@ import (
 
 	"github.com/kith/kith/internal/api"
 	"github.com/kith/kith/internal/daemon"
+	"github.com/kith/kith/internal/daemon/sealed"
 	"github.com/kith/kith/internal/engine"
 	"github.com/kith/kith/internal/gateway"
 	"github.com/kith/kith/internal/host"
@@ -158,6 +160,7 @@ func (m *daemonProcess) daemonConfig() daemon.Config {
 		Upstreams:   c.upstreams(),
 		Unshared:    !c.Share.Enabled,
 		Reach:       c.Hub.Reach.Reach,
+		Sealed:      sealed.Mode(cmp.Or(c.Privacy.Sealed.Text, string(defaultSealed))),
 		FilesHere:   !c.Hub.Remote,
 		SharedCache: c.Share.Cache.Text == "all",
 		PowerPolicy: c.powerPolicy(),
@@ -215,7 +218,7 @@ func (a *app) showSelfPause(now daemon.Status) {
 
 // reloadable are the sections of config.toml that a running daemon can apply. The others
 // take effect at the next start.
-var reloadable = []string{"ratelimit", "discovery", "share"}
+var reloadable = []string{"ratelimit", "discovery", "share", "privacy"}
 
 func (a *app) reload() *cobra.Command {
 	return command("kith reload", func(ctx context.Context, _ []string) error {
@@ -263,7 +266,7 @@ func (m *daemonProcess) reload(ctx context.Context) (daemon.ReloadResult, error)
 		}
 	}
 	after := *m.config
-	after.RateLimit, after.Discovery, after.Share = next.RateLimit, next.Discovery, next.Share
+	after.RateLimit, after.Discovery, after.Share, after.Privacy = next.RateLimit, next.Discovery, next.Share, next.Privacy
 	if err := m.daemon.Reload(ctx, (&daemonProcess{config: &after, log: m.log}).daemonConfig()); err != nil {
 		return done, err
 	}

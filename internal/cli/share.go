@@ -13,6 +13,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/kith/kith/internal/api"
+	"github.com/kith/kith/internal/daemon"
+	"github.com/kith/kith/internal/daemon/sealed"
 	"github.com/kith/kith/internal/fleet"
 )
 
@@ -202,12 +204,13 @@ func (a *app) invite() *cobra.Command {
 			return wrongUse("cannot create an invite for %d; give --uses 1 or more", in.Uses)
 		}
 		made, err := answer(ctx, a.account("create the invite"), api.CreateInvite.With(in), func(made api.Invite) {
-			a.say("%s\n", strong(made.Code))
+			link := a.inviteLink(ctx, made.Code)
+			a.say("%s\n", strong(link))
 			times := "once"
 			if made.Uses > 1 {
 				times = fmt.Sprintf("%d times", made.Uses)
 			}
-			a.say("%s\n", faint(fmt.Sprintf("A member who runs `kith accept CODE` may use your machines: %s. It works %s, until %s, and is shown this once; `kith share list` and `kith share remove` end it sooner.", limitsText(&made.Limits), times, moment(made.Expires))))
+			a.say("%s\n", faint(fmt.Sprintf("A member who runs `kith accept` with it may use your machines: %s. It works %s, until %s, and is shown this once; `kith share list` and `kith share remove` end it sooner.", limitsText(&made.Limits), times, moment(made.Expires))))
 		})
 		a.warn(made.Warnings)
 		return err
@@ -220,7 +223,9 @@ func (a *app) invite() *cobra.Command {
 
 func (a *app) accept() *cobra.Command {
 	return command("kith accept", func(ctx context.Context, args []string) error {
-		return ask(ctx, a.account("accept the invite"), api.AcceptInvite.With(api.InviteCode{Code: api.InviteIn(args[0])}), func(made api.Accepted) {
+		link, fingerprint, _ := strings.Cut(args[0], "#") // the fingerprint is not for the hub
+		return ask(ctx, a.account("accept the invite"), api.AcceptInvite.With(api.InviteCode{Code: api.InviteIn(link)}), func(made api.Accepted) {
+			a.keepKey(ctx, made, fingerprint)
 			if made.State != "accepted" { // the existing share and its limits stay unchanged
 				a.say("%s shares with you already: the invite is not used and the limits stay, which `kith share list` shows\n", strong(made.Owner))
 				return
@@ -228,4 +233,31 @@ func (a *app) accept() *cobra.Command {
 			a.say("%s shares with you: %s; `kith models --account` lists what you can use\n", strong(made.Owner), limitsText(made.Limits))
 		})
 	})
+}
+
+// inviteLink returns the link of an invite with the fingerprint of this machine's account
+// key behind it, which no browser sends to a hub. Without a key it is the code alone.
+func (a *app) inviteLink(ctx context.Context, code string) string {
+	config, saved, err := a.credential()
+	if err != nil || config == nil {
+		return code
+	}
+	now, _, err := a.trustOf(ctx, "read this machine's key")
+	if err != nil {
+		return code
+	}
+	return saved.Hub + "/invite/" + code + "#" + now.Fingerprint
+}
+
+// keepKey confirms the key of an accepted invite's link.
+func (a *app) keepKey(ctx context.Context, made api.Accepted, fingerprint string) {
+	if fingerprint == "" {
+		return
+	}
+	change := daemon.TrustChange{Act: sealed.ActLink, Name: made.Owner, Owner: fleet.MemberID(made.OwnerID), Fingerprint: fingerprint}
+	if _, _, err := a.actOnTrust(ctx, "keep the key of "+made.Owner, change); err != nil {
+		a.warn([]string{fmt.Sprintf("the key of %s in the invite was not kept: %v", made.Owner, err)})
+		return
+	}
+	a.say("the key of %s came with the invite and is confirmed\n", strong(made.Owner))
 }

@@ -20,6 +20,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/kith/kith/internal/credential"
+	"github.com/kith/kith/internal/daemon/sealed"
 	"github.com/kith/kith/internal/engine"
 	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/host"
@@ -299,6 +300,7 @@ type (
 	mailTLS   struct{} // the use of TLS with a mail server; empty means "starttls"
 	dialects  struct{} // of an upstream; empty means "chat"
 	cacheable struct{} // whose prompts may be cached; empty means "own"
+	sealings  struct{} // whether calls are sealed; empty means defaultSealed
 )
 
 func (levels) words() []string    { return []string{"debug", "info", "warn", "error"} }
@@ -307,6 +309,12 @@ func (signUps) words() []string   { return []string{"open", "invite", "closed"} 
 func (mailTLS) words() []string   { return []string{"starttls", "implicit", "none"} }
 func (dialects) words() []string  { return []string{"chat", "embeddings", "responses", "messages"} }
 func (cacheable) words() []string { return []string{"own", "all"} }
+func (sealings) words() []string {
+	return []string{string(sealed.Prefer), string(sealed.Require), string(sealed.Off)}
+}
+
+// defaultSealed is whether calls are sealed without a configuration.
+const defaultSealed = sealed.Prefer
 
 // level returns the level of a log.
 func (l *logTable) level() (level slog.Level) {

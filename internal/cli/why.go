@@ -85,6 +85,9 @@ func (a *app) showTrace(s api.CallTrace) {
 	default:
 		a.fact("end", "%s (%d %s) after %s", strong(api.Title(s.Code)), s.Status, s.Code, millis(s.TookMS))
 	}
+	if s.Sealed {
+		a.fact("sealed", "yes: the hub could not read it")
+	}
 	if s.WaitedMS > 0 {
 		a.fact("waited", "%s", millis(s.WaitedMS))
 	}

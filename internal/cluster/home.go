@@ -121,7 +121,7 @@ func forwardedTo(r *http.Request) (id fleet.MachineID, generation int64, err err
 //  1. The machine has no tunnel of that generation here: moved, if it has a newer one at
 //     another node, else gone. POST /ended is forwarded through any tunnel of the
 //     machine that is here, even one that is only kept for its running calls.
-//  2. A message that is not a call (POST /control) is forwarded.
+//  2. A message that is not a call (/control, /seal) is forwarded.
 //  3. The caller may not use the machine, or that cannot be confirmed: no_reach.
 //  4. A request to count tokens is forwarded unless the caller reaches the machine only
 //     through a group. It uses no slot.
@@ -153,7 +153,7 @@ func (c *Cluster) ServeForwarded(w http.ResponseWriter, r *http.Request) {
 		refuse(w, refusalOfAbsent(machine, generation))
 		return
 	}
-	if r.URL.Path == tunnel.PathControl {
+	if r.URL.Path == tunnel.PathControl || r.URL.Path == tunnel.PathSeal {
 		relayRequest(w, line, request)
 		return
 	}

@@ -38,6 +38,7 @@ type waiting struct {
 	Model   fleet.ModelID     `json:"model,omitempty"`
 	Family  fleet.Family      `json:"family,omitempty"`
 	Avoid   []fleet.MachineID `json:"avoid,omitempty"`
+	To      []fleet.Recipient `json:"to,omitempty"`    // of sealed calls
 	Calls   []waitingCall     `json:"calls,omitempty"` // oldest first; empty: none are waiting now
 }
 
@@ -51,7 +52,7 @@ type waitingCall struct {
 // waitingOf returns the announcement of waiting calls as of now.
 func waitingOf(w dispatch.Waiting) waiting {
 	q := &w.Query
-	out := waiting{ID: w.ID, Member: q.Caller, Reach: q.Reach, Machine: q.Exclude, Model: q.Model, Family: q.Family, Avoid: q.Avoid}
+	out := waiting{ID: w.ID, Member: q.Caller, Reach: q.Reach, Machine: q.Exclude, Model: q.Model, Family: q.Family, Avoid: q.Avoid, To: q.To}
 	for _, call := range w.Calls {
 		out.Calls = append(out.Calls, waitingCall{call.Number, time.Since(call.Arrived).Microseconds()})
 	}
@@ -59,7 +60,7 @@ func waitingOf(w dispatch.Waiting) waiting {
 }
 
 func (w *waiting) query() fleet.Query {
-	return fleet.Query{Caller: w.Member, Reach: w.Reach, Exclude: w.Machine, Model: w.Model, Family: w.Family, Avoid: w.Avoid}
+	return fleet.Query{Caller: w.Member, Reach: w.Reach, Exclude: w.Machine, Model: w.Model, Family: w.Family, Avoid: w.Avoid, Sealed: w.To != nil, To: w.To}
 }
 
 // calls returns the calls with their arrival times by this node's clock.

@@ -62,6 +62,7 @@ func (d *Daemon) serveTranscription(w http.ResponseWriter, r *http.Request, bega
 		refuseBody(w, r, err, fault.New(fault.RequestTooLarge, "the form exceeds %d bytes", limit+dialect.FormOverhead))
 		return
 	}
-	d.serveCall(w, r, began, a,
-		engine.Request{Endpoint: fleet.Transcriptions, Model: form.Model, Stream: form.Stream, Form: form})
+	d.serveCall(w, r, began, a, engine.Request{
+		Endpoint: fleet.Transcriptions, Model: form.Model, Stream: form.Stream, Form: form, Caller: d.cacheOf(r),
+	})
 }

@@ -6,6 +6,7 @@ import (
 	"io"
 	"net/http"
 
+	"github.com/kith/kith/internal/daemon/sealed"
 	"github.com/kith/kith/internal/dialect"
 	"github.com/kith/kith/internal/engine"
 	"github.com/kith/kith/internal/fault"
@@ -17,11 +18,13 @@ import (
 //
 //  1. the first engine of this machine that serves the model;
 //  2. the first upstream that does;
-//  3. the hub, if this machine is signed in.
+//  3. the hub, if this machine is signed in: to other machines, sealed for them if
+//     Config.Sealed is set.
 //
 // Otherwise it returns model_not_found. Only an upstream serves the responses dialect.
 // Calls in the messages dialect are translated to chat for engines without that dialect.
 func (d *Daemon) Do(ctx context.Context, call *gateway.Call) (*gateway.Answer, error) {
+	d.setSealed(call, sealed.NotSent)
 	var here *fault.Fault // why the first engine or upstream did not accept the call
 	answered := false     // an engine has answered that it cannot serve the call: the others are not tried
 	for _, e := range serving(d.offers.forOwner(), call.Model, call.Endpoint) {
@@ -48,7 +51,7 @@ func (d *Daemon) Do(ctx context.Context, call *gateway.Call) (*gateway.Answer, e
 		return nil, d.noBackend(call)
 	}
 	call.Trace.Attempts++
-	answer, err := hub.do(ctx, call)
+	answer, err := hub.remote(ctx, call)
 	code := codeOf(err)
 	if here != nil && (code == fault.ModelNotFound || code == fault.NotInCircle) {
 		return nil, here // no machine of the hub has the model either: the local cause is more helpful
@@ -94,6 +97,9 @@ func (d *Daemon) tryEngine(ctx context.Context, call *gateway.Call,
 		}
 	}
 	call.Trace.Attempts++
+	if d.setSealed(call, sealed.Here); e.IsUpstream() {
+		d.setSealed(call, sealed.Upstream)
+	}
 	resp, err := e.Do(ctx, request)
 	if err != nil {
 		if errors.Is(err, engine.ErrUnreachable) {

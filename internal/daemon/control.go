@@ -92,6 +92,8 @@ func (d *Daemon) socketSurface(local http.Handler) http.Handler {
 		},
 		"POST /drain":  d.serveDrain,
 		"POST /hours":  d.serveHours,
+		"GET /trust":   d.serveTrust,
+		"POST /trust":  d.serveTrustChange,
 		"POST /reload": d.serveReload,
 		"POST /models": d.serveFiles,
 		"POST /signin": func(w http.ResponseWriter, r *http.Request) {

@@ -26,6 +26,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sync/semaphore"
 
+	"github.com/kith/kith/internal/daemon/sealed"
 	"github.com/kith/kith/internal/engine"
 	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/gateway"
@@ -76,6 +77,8 @@ type Config struct {
 	Unshared bool
 	// Reach restricts what local calls can reach through the hub.
 	Reach fleet.KeyReach
+	// Sealed is whether calls to and from other machines are sealed; empty: they are not.
+	Sealed sealed.Mode
 	// Files carries out an act on the model files that kith serves; nil if it serves none.
 	// The text of its errors is sent to the owner.
 	Files func(context.Context, fleet.FileAct) (fleet.ModelFiles, error)
@@ -161,6 +164,11 @@ func New(c Config) (*Daemon, error) {
 	}
 	if _, err := LoadCredential(c.Home); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
+	}
+	if c.Sealed.IsOn() {
+		if err := sealed.CheckFiles(c.Home); err != nil {
+			return nil, err
+		}
 	}
 	settings, err := openSettings(filepath.Join(c.Home, stateFile), c.Sharing)
 	if err != nil {
@@ -251,6 +259,7 @@ func (d *Daemon) Run(ctx context.Context) error {
 	g.Go(func() error { return d.runAudioChecks(ctx) })
 	g.Go(func() error { return d.runUpstreamChecks(ctx) })
 	g.Go(func() error { return d.runTunnels(ctx) })
+	g.Go(func() error { return d.runSeals(ctx) })
 	g.Go(func() error { return d.endTimedPauses(ctx) })
 	g.Go(func() error { return d.runPowerPolicy(ctx) })
 	g.Go(func() error { return d.power.wakelock.Run(ctx) })

@@ -1,8 +1,6 @@
 package daemon
 
 import (
-	"encoding/json/jsontext"
-	"encoding/json/v2"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -11,7 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/kith/kith/internal/host"
+	"github.com/kith/kith/internal/daemon/private"
 	"github.com/kith/kith/internal/tunnel"
 )
 
@@ -48,7 +46,7 @@ func (c Credential) LogValue() slog.Value { return slog.StringValue(c.String()) 
 func LoadCredential(home string) (Credential, error) {
 	var c Credential
 	path := filepath.Join(home, credentialFile)
-	if err := ReadPrivate(path, &c); errors.Is(err, fs.ErrNotExist) {
+	if err := private.Read(path, &c); errors.Is(err, fs.ErrNotExist) {
 		return Credential{}, err
 	} else if err != nil {
 		return Credential{}, fmt.Errorf("cannot use this machine's credential: %w; or run `kith login` again", err)
@@ -68,59 +66,11 @@ func SaveCredential(home string, c Credential) error {
 	if err := os.MkdirAll(home, 0o700); err != nil {
 		return fmt.Errorf("cannot keep the credential: %w", err)
 	}
-	return WritePrivate(filepath.Join(home, credentialFile), c)
+	return private.Write(filepath.Join(home, credentialFile), c)
 }
 
 // RemoveCredential removes the credential in home. The error is fs.ErrNotExist if there
 // is none.
 func RemoveCredential(home string) error {
 	return os.Remove(filepath.Join(home, credentialFile))
-}
-
-// ReadPrivate decodes the JSON file at path into v. It refuses a file that other users
-// can read or change.
-func ReadPrivate(path string, v any) error {
-	if err := host.CheckSecretFile(path); errors.Is(err, fs.ErrNotExist) {
-		return err
-	} else if err != nil {
-		return fmt.Errorf("cannot use %s: %w", path, err)
-	}
-	text, err := host.ReadText(path)
-	if err != nil {
-		return err
-	}
-	if err := json.Unmarshal(text, v); err != nil {
-		return fmt.Errorf("cannot read %s: %w", path, err)
-	}
-	return nil
-}
-
-// WritePrivate writes v as JSON to path with mode 0600. It syncs and renames a temporary
-// file, so that after a crash the file has either its old or its new content.
-func WritePrivate(path string, v any) (err error) {
-	defer func() {
-		if err != nil {
-			err = fmt.Errorf("cannot write %s: %w", path, err)
-		}
-	}()
-	data, err := json.Marshal(v, jsontext.WithIndent("  "))
-	if err != nil {
-		return err
-	}
-	f, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".*") // has mode 0600
-	if err != nil {
-		return err
-	}
-	defer os.Remove(f.Name())
-	_, err = f.Write(append(data, '\n'))
-	if err == nil {
-		err = f.Sync()
-	}
-	if cerr := f.Close(); err == nil {
-		err = cerr
-	}
-	if err != nil {
-		return err
-	}
-	return os.Rename(f.Name(), path)
 }

@@ -179,7 +179,10 @@ type fakeHub struct {
 	answer  http.HandlerFunc
 }
 
-func newHub(t *testing.T) *fakeHub {
+func newHub(t *testing.T) *fakeHub { return newHubWith(t, func(*http.ServeMux, *httptest.Server) {}) }
+
+// newHubWith is newHub with more routes, or on another listener.
+func newHubWith(t *testing.T, prepare func(*http.ServeMux, *httptest.Server)) *fakeHub {
 	t.Helper()
 	h := &fakeHub{t: t, clients: make(chan *tunnel.Client, 10)}
 	var generation int64
@@ -209,7 +212,9 @@ func newHub(t *testing.T) *fakeHub {
 		h.mu.Unlock()
 		answer(w, r)
 	})
-	h.Server = httptest.NewServer(mux)
+	h.Server = httptest.NewUnstartedServer(mux)
+	prepare(mux, h.Server)
+	h.Start()
 	t.Cleanup(h.CloseClientConnections)
 	t.Cleanup(h.Close)
 	return h
@@ -225,7 +230,13 @@ func (h *fakeHub) does(answer http.HandlerFunc) {
 // signIn saves a credential of the hub in a home.
 func (h *fakeHub) signIn(home string) {
 	h.t.Helper()
-	c := Credential{Hub: h.URL, Machine: "mch_1", Member: "ada", Region: "here", Secret: "kithm_here_secret"}
+	h.signInAs(home, "mch_1", "ada")
+}
+
+// signInAs is signIn for another machine and member.
+func (h *fakeHub) signInAs(home, machine, member string) {
+	h.t.Helper()
+	c := Credential{Hub: h.URL, Machine: machine, Member: member, Region: "here", Secret: "kithm_here_secret"}
 	assert.OK(h.t, SaveCredential(home, c))
 }
 

@@ -8,8 +8,10 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
+	"github.com/kith/kith/internal/daemon/sealed"
 	"github.com/kith/kith/internal/dialect"
 	"github.com/kith/kith/internal/fault"
 	"github.com/kith/kith/internal/fleet"
@@ -28,10 +30,21 @@ const maxError = 64 << 10
 type hubClient struct {
 	credential Credential
 	transport  http.RoundTripper
-	// reach returns what local calls can reach.
+	home       string // of the daemon
+	// reach returns what local calls can reach, mode whether they are sealed.
 	reach func() fleet.KeyReach
+	mode  func() sealed.Mode
 	// recordError records an error that affects every call to the hub.
 	recordError func(format string, args ...any)
+
+	sealMu sync.Mutex
+	seals  *sealing // nil: not made yet
+}
+
+// send sends a request to the hub with the machine's credential.
+func (c *hubClient) send(req *http.Request) (*http.Response, error) {
+	req.Header.Set("Authorization", "Bearer "+c.credential.Secret)
+	return c.transport.RoundTrip(req)
 }
 
 // post sends the call to a route of the hub.
@@ -40,7 +53,6 @@ func (c *hubClient) post(ctx context.Context, call *gateway.Call, path string) (
 	if err != nil {
 		return nil, err
 	}
-	req.Header.Set("Authorization", "Bearer "+c.credential.Secret)
 	for name, values := range call.Header {
 		req.Header[name] = values
 	}
@@ -54,7 +66,7 @@ func (c *hubClient) post(ctx context.Context, call *gateway.Call, path string) (
 	if call.Wait >= 0 {
 		req.Header.Set("Prefer", "wait="+strconv.FormatInt(int64(call.Wait/time.Second), 10))
 	}
-	resp, err := c.transport.RoundTrip(req)
+	resp, err := c.send(req)
 	if err != nil {
 		return nil, err
 	}
@@ -117,6 +129,11 @@ func (c *hubClient) unreachable(ctx context.Context, cause error) *fault.Fault {
 // refusal returns the fault in the hub's error response.
 func (c *hubClient) refusal(resp *http.Response) *fault.Fault {
 	document, _ := io.ReadAll(io.LimitReader(resp.Body, maxError)) // if it does not parse, there is no code
+	return c.refusalIn(resp, document)
+}
+
+// refusalIn is refusal for a document that was read.
+func (c *hubClient) refusalIn(resp *http.Response, document []byte) *fault.Fault {
 	f, ok := dialect.ParseFault(document)
 	cause := fmt.Errorf("the hub answered %d, its correlation id %q", resp.StatusCode,
 		resp.Header.Get("X-Correlation-ID"))

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/kith/kith/internal/daemon/sealed"
 	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/tunnel"
 )
@@ -53,10 +54,13 @@ func (d *Daemon) runTunnel(ctx context.Context) {
 		}
 		return
 	}
-	d.hubClient.Store(&hubClient{
-		credential: c, transport: d.hubTransport, recordError: d.recordError,
-		reach: func() fleet.KeyReach { return d.policy.Load().reach },
-	})
+	if before := d.hubClient.Load(); before == nil || before.credential != c { // the same login keeps its keys
+		d.hubClient.Store(&hubClient{
+			credential: c, home: d.config.Home, transport: d.hubTransport, recordError: d.recordError,
+			reach: func() fleet.KeyReach { return d.policy.Load().reach },
+			mode:  func() sealed.Mode { return d.policy.Load().sealed },
+		})
+	}
 	d.setTunnel(func(t *TunnelStatus) {
 		*t = TunnelStatus{SignedIn: true, Hub: c.Hub, Machine: c.Machine, Name: d.config.Name, State: TunnelUnshared}
 	})
@@ -69,7 +73,7 @@ func (d *Daemon) runTunnel(ctx context.Context) {
 		Instance:   d.instance,
 		Handler:    d.machineHandler(),
 		Advertise:  d.advertise,
-		Control:    func(_ context.Context, change fleet.Control) error { return d.change(change) },
+		Control:    d.control,
 		Files:      d.filesForHub(),
 		Notice:     d.onNotice,
 		OnState:    d.onTunnelState,
@@ -81,6 +85,19 @@ func (d *Daemon) runTunnel(ctx context.Context) {
 	if err = dialer.Run(ctx); err != nil {
 		d.tunnelFailed(err)
 	}
+}
+
+// control applies a change from the hub.
+func (d *Daemon) control(_ context.Context, change fleet.Control) error {
+	if change.Account != "" {
+		if err := d.acceptAccount(change.Account); err != nil {
+			return err
+		}
+		if change.Account = ""; change == (fleet.Control{}) {
+			return nil
+		}
+	}
+	return d.change(change)
 }
 
 // onTunnelState records and logs a step of the tunnel.
@@ -173,6 +190,7 @@ func (d *Daemon) advertise() (tunnel.Advertisement, <-chan struct{}) {
 	ad := tunnel.Advertisement{
 		Name: d.config.Name, Paused: d.isPaused(sharing), Hours: sharing.Hours, Timezone: sharing.Timezone,
 		Slots: slots, Free: max(0, open-ofHub-local), Local: local + slots - open, Groups: d.policy.Load().groups,
+		Seals: d.sealKeys(),
 	}
 	if sharing.Paused {
 		ad.PausedUntil = sharing.Until

@@ -13,6 +13,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/kith/kith/internal/daemon/sealed"
 	"github.com/kith/kith/internal/dialect"
 	"github.com/kith/kith/internal/engine"
 	"github.com/kith/kith/internal/fault"
@@ -36,6 +37,8 @@ func (d *Daemon) machineHandler() http.Handler {
 			d.serveJSON(w, r, began, endpoint)
 		}))
 	}
+	mux.HandleFunc("POST "+tunnel.PathSealed, d.isolate(d.serveSealed))
+	mux.HandleFunc("GET "+tunnel.PathSeal, d.serveSeal)
 	mux.HandleFunc("POST "+fleet.Transcriptions.Path(), d.isolate(d.serveTranscription))
 	mux.HandleFunc("POST "+tunnel.PathTokenize, d.isolate(d.serveTokenize))
 	return mux
@@ -77,8 +80,9 @@ func (d *Daemon) serveJSON(w http.ResponseWriter, r *http.Request, began *bool, 
 		return
 	}
 	stream := head.Stream && endpoint != fleet.EmbeddingsEndpoint // embeddings are not streamed
-	d.serveCall(w, r, began, a,
-		engine.Request{Endpoint: endpoint, Model: head.Model, Stream: stream, Choices: head.Choices, Body: text})
+	d.serveCall(w, r, began, a, engine.Request{
+		Endpoint: endpoint, Model: head.Model, Stream: stream, Choices: head.Choices, Body: text, Caller: d.cacheOf(r),
+	})
 }
 
 // admittedCall is the engine and the slot of a call.
@@ -137,13 +141,19 @@ func fromOwner(r *http.Request) bool {
 }
 
 // cacheOf returns the name of the caller's prompt cache, which only this machine can
-// make. It is "" for this machine's owner, whose local calls use the same cache.
+// make. It is "" for this machine's owner, whose local calls use the same cache. If calls
+// must be sealed, the hub's word is not enough for that.
 func (d *Daemon) cacheOf(r *http.Request) string {
-	if fromOwner(r) {
+	if fromOwner(r) && d.policy.Load().sealed != sealed.Require {
 		return ""
 	}
+	return d.cacheName(r.Header.Get(tunnel.HeaderCache))
+}
+
+// cacheName returns the name of a prompt cache for a caller's name of it.
+func (d *Daemon) cacheName(of string) string {
 	mac := hmac.New(sha256.New, []byte(d.config.CacheKey))
-	mac.Write([]byte(r.Header.Get(tunnel.HeaderCache)))
+	mac.Write([]byte(of))
 	return hex.EncodeToString(mac.Sum(nil)[:16])
 }
 
@@ -151,7 +161,8 @@ var errOtherModel = fault.New(fault.InvalidRequest,
 	"the model of the request differs from that of its header").WithParam("model")
 
 // serveCall sends a call of the hub to its engine and copies the response. *began is true
-// from the first byte on. The caller releases a.
+// from the first byte on. call.Caller is the name of its prompt cache. The caller releases
+// a.
 func (d *Daemon) serveCall(w http.ResponseWriter, r *http.Request, began *bool, a admittedCall, call engine.Request) {
 	if a.model != call.Model { // the checks were for the header's model
 		writeFault(w, errOtherModel, correlation(r))
@@ -163,8 +174,7 @@ func (d *Daemon) serveCall(w http.ResponseWriter, r *http.Request, began *bool, 
 	ctx, cancel := withDeadline(r.Context(), r.Header.Get(tunnel.HeaderDeadline))
 	defer cancel()
 	// Trusted is never set here: no caller from the network may set an engine's options.
-	call.Caller, call.SharedCache, call.Spool, call.Holder = d.cacheOf(r), d.policy.Load().sharedCache, d.config.Spool,
-		hubMember
+	call.SharedCache, call.Spool, call.Holder = d.policy.Load().sharedCache, d.config.Spool, hubMember
 	resp, err := e.Do(ctx, call)
 	for _, other := range serving(d.offers.forHub(), call.Model, call.Endpoint) {
 		if !errors.Is(err, engine.ErrUnreachable) || call.Form != nil {
@@ -200,19 +210,30 @@ const hubMember = "hub"
 // release frees the body. If it fails, it writes the response and ok is false.
 func (d *Daemon) readRequest(w http.ResponseWriter, r *http.Request,
 	limit int64) (head dialect.Head, text []byte, release func(), ok bool) {
+	if text, release, ok = d.readBody(w, r, limit); !ok {
+		return head, nil, release, false
+	}
+	head, err := dialect.ScanHead(text) // the engine checks the rest
+	if err != nil {
+		refuseBody(w, r, err, nil)
+	}
+	return head, text, release, err == nil
+}
+
+// readBody reads the complete body of a call into the spool; release frees it. If it fails,
+// it writes the response and ok is false.
+func (d *Daemon) readBody(w http.ResponseWriter, r *http.Request,
+	limit int64) (text []byte, release func(), ok bool) {
 	body := d.config.Spool.Hold(spool.Holder{Member: hubMember}, r.ContentLength)
 	_, err := body.ReadFrom(http.MaxBytesReader(w, r.Body, limit))
 	if err == nil {
 		text, err = body.Load()
 	}
-	if err == nil {
-		head, err = dialect.ScanHead(text) // the engine checks the rest
-	}
 	if err != nil {
 		body.Close()
 		refuseBody(w, r, err, fault.New(fault.RequestTooLarge, "the request exceeds %d MiB", limit>>20))
 	}
-	return head, text, body.Close, err == nil
+	return text, body.Close, err == nil
 }
 
 // refuseBody responds to a call whose body could not be read. tooLarge is the fault for a

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net/http"
 
+	"github.com/kith/kith/internal/daemon/sealed"
 	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/gateway"
 )
@@ -19,10 +20,11 @@ type policy struct {
 	power       PowerPolicy
 	sharedCache bool
 	reach       fleet.KeyReach
+	sealed      sealed.Mode
 }
 
 func (c *Config) policy() *policy {
-	return &policy{c.Rate, c.Models, c.Groups, c.Unshared, c.PowerPolicy, c.SharedCache, c.Reach}
+	return &policy{c.Rate, c.Models, c.Groups, c.Unshared, c.PowerPolicy, c.SharedCache, c.Reach, c.Sealed}
 }
 
 // ReloadResult is the result of reloading the configuration.
@@ -32,7 +34,8 @@ type ReloadResult struct {
 }
 
 // Reload applies the fields of c that can change while calls run: Rate, Discovery,
-// Sharing, Models, Groups, Unshared, SharedCache, Reach, and PowerPolicy without Awake.
+// Sharing, Models, Groups, Unshared, SharedCache, Reach, Sealed, and PowerPolicy without
+// Awake.
 // It ignores the others. Running calls continue; if Unshared is set, calls of the hub no
 // longer start. If the hub had refused this daemon, it reconnects at once. On error
 // nothing changes.
@@ -49,6 +52,9 @@ func (d *Daemon) Reload(ctx context.Context, c Config) error {
 		d.reconnect() // to open the tunnel
 	} else {
 		d.retryRefused()
+	}
+	if hub := d.hubClient.Load(); hub != nil && !c.Sealed.IsOn() {
+		hub.dropSealing()
 	}
 	d.mu.Lock()
 	_, limits := d.surface.InForce()

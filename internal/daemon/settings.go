@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/kith/kith/internal/daemon/private"
 	"github.com/kith/kith/internal/fleet"
 )
 
@@ -57,7 +58,7 @@ func openSettings(path string, configured Sharing) (*settings, error) {
 // readSettings is openSettings without validation: nothing is in effect yet.
 func readSettings(path string, configured Sharing) (*settings, error) {
 	s := &settings{path: path, configured: configured}
-	if err := ReadPrivate(path, &s.saved); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := private.Read(path, &s.saved); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil,
 			fmt.Errorf("cannot determine whether this machine is paused: %w, and set pause, hours and slots again", err)
 	}
@@ -123,7 +124,7 @@ func (s *settings) change(c fleet.Control) error {
 	if err != nil {
 		return err
 	}
-	err = WritePrivate(s.path, saved)
+	err = private.Write(s.path, saved)
 	if err != nil && (c.Paused == nil || !*c.Paused) {
 		return err
 	}

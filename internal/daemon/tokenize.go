@@ -82,7 +82,11 @@ func (d *Daemon) count(ctx context.Context, call *gateway.Call) (tokens int64, e
 		return 0, nil // no engine here can count this form of prompt: the caller estimates
 	}
 	if len(candidates) == 0 {
-		if hub := d.hubClient.Load(); hub != nil {
+		hub := d.hubClient.Load()
+		switch {
+		case hub != nil && d.policy.Load().sealed.IsOn():
+			return 0, nil // the count would carry the prompt in clear: the caller estimates
+		case hub != nil:
 			return hub.count(ctx, call)
 		}
 		return 0, modelNotServed(call.Model)

@@ -43,6 +43,7 @@ type chatError struct {
 	CorrelationID string        `json:"correlation_id"`
 	Reason        string        `json:"reason,omitzero"`  // only in a body
 	Details       *errorDetails `json:"details,omitzero"` // only in a frame
+	Sealed        string        `json:"sealed,omitzero"`  // Fault.Sealed
 }
 
 type errorDetails struct {
@@ -51,7 +52,7 @@ type errorDetails struct {
 }
 
 func newChatError(d Dialect, f *fault.Fault, id string, frame bool) chatError {
-	e := chatError{Code: f.Code, Message: f.Message, Type: f.Type(), CorrelationID: id}
+	e := chatError{Code: f.Code, Message: f.Message, Type: f.Type(), CorrelationID: id, Sealed: f.Sealed}
 	if f.Param != "" || d == Responses { // one client library requires a string there
 		e.Param = &f.Param
 	}
@@ -117,6 +118,7 @@ func ParseFault(document []byte) (f *fault.Fault, ok bool) {
 			Message string     `json:"message"`
 			Param   *string    `json:"param"`
 			Reason  string     `json:"reason"`
+			Sealed  string     `json:"sealed"`
 			Details struct {
 				Reason string `json:"reason"`
 			} `json:"details"`
@@ -131,6 +133,9 @@ func ParseFault(document []byte) (f *fault.Fault, ok bool) {
 	}
 	if body.Error.Reason == fault.WaitElapsed || body.Error.Details.Reason == fault.WaitElapsed {
 		f = f.AfterWait()
+	}
+	if body.Error.Sealed != "" {
+		f = f.WithSealed(body.Error.Sealed)
 	}
 	return f, true
 }

@@ -13,7 +13,13 @@ import (
 const (
 	MaxFrame       = 256 << 10 // bytes, including the blank line
 	MaxStreamBytes = 64 << 20
+
+	// maxSealedFrame is MaxFrame, padded and in base64.
+	maxSealedFrame = 384 << 10
 )
+
+// base64Digits are the characters of base64.
+const base64Digits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/="
 
 // Stream checks a streamed answer of the chat dialect on its way to the caller. The user
 // reads bytes into a buffer, passes Take everything not yet passed on, and passes on
@@ -30,6 +36,8 @@ type Stream struct {
 	// Speech is set if the stream is a transcript and not a chat: its events have types,
 	// and the last one is its end mark.
 	Speech bool
+	// Sealed is set if the data of the frames is base64 of a sealed answer, its head first.
+	Sealed bool
 	// MaxBytes is the largest size of the answer in bytes; 0: MaxStreamBytes.
 	MaxBytes int
 	// Passthrough is set if the stream is of the messages or the responses dialect and is
@@ -143,8 +151,11 @@ func (s *Stream) close(size int) error {
 }
 
 func (s *Stream) longest() int {
-	if s.Passthrough {
+	switch {
+	case s.Passthrough:
 		return maxPassedFrame
+	case s.Sealed:
+		return maxSealedFrame
 	}
 	return MaxFrame
 }
@@ -190,6 +201,13 @@ func (s *Stream) read(line []byte) (blank bool, err error) {
 	if s.Passthrough {
 		s.mark, err = s.native(data)
 		return false, err
+	}
+	if s.Sealed && !bytes.Equal(data, endMark) {
+		if len(data) == 0 || len(bytes.Trim(data, base64Digits)) > 0 {
+			return false, invalidAnswer("a frame that is not sealed")
+		}
+		s.object.content = s.frames > 0
+		return false, nil
 	}
 	if bytes.Equal(data, endMark) {
 		s.mark = true

@@ -3,6 +3,7 @@ package dispatch
 import (
 	"bufio"
 	"context"
+	"encoding/base64"
 	"errors"
 	"fmt"
 	"io"
@@ -106,8 +107,12 @@ func (d *Dispatcher) send(ctx context.Context, a *attempt) (*gateway.Answer, out
 	}
 
 	endpoint, _ := a.call.Request()
+	path := endpoint.Path()
+	if a.call.Sealed != nil {
+		path = tunnel.PathSealed
+	}
 	traced := httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{WroteHeaders: d.cfg.Ledger.RequestSync})
-	request, body := d.request(traced, a.call, a.Candidate, endpoint.Path())
+	request, body := d.request(traced, a.call, a.Candidate, path)
 	admitTimer := time.AfterFunc(admitTimeout, func() {
 		if request.Header.Get("Expect") != "" && body.stopIfUnread() {
 			cancel(errNotAdmitted)
@@ -127,9 +132,9 @@ func (d *Dispatcher) send(ctx context.Context, a *attempt) (*gateway.Answer, out
 	if response.StatusCode != http.StatusOK {
 		a.gotBody = body.stop()
 		a.daemonReason = tunnel.RefusalIn(response.Header)
-		out, f := readNon200(response)
+		out, f := readNon200(response, a.call.Sealed != nil)
 		response.Body.Close()
-		if out != failed {
+		if out != failed && a.daemonReason != tunnel.RefusedStaleKey && a.daemonReason != tunnel.RefusedRepeated {
 			d.leaveOut(a)
 		}
 		finish(out)
@@ -315,6 +320,10 @@ func (d *Dispatcher) request(ctx context.Context, call *gateway.Call, c fleet.Ca
 		tunnel.HeaderModel:       {tunnel.EscapeModel(string(call.Model))},
 		"User-Agent":             {""},
 	}
+	if call.Sealed != nil {
+		r.Header.Set(tunnel.HeaderSealed, call.Sealed.Head)
+		r.Header.Set(tunnel.HeaderSealKey, call.Sealed.Key(c.Machine.ID, c.Machine.Seals))
+	}
 	_, content := call.Request()
 	call.Attach(r, content)
 	ExpectContinue(r, c.Class)
@@ -371,8 +380,9 @@ func classifyBreak(ctx context.Context, call *gateway.Call, line registry.Line, 
 	}
 }
 
-// readNon200 returns the outcome for a status other than 200.
-func readNon200(response *http.Response) (outcome, error) {
+// readNon200 returns the outcome for a status other than 200. If the call is sealed, so is
+// what the engine says, and its code is in a header.
+func readNon200(response *http.Response, sealed bool) (outcome, error) {
 	switch reason := tunnel.RefusalIn(response.Header); {
 	case reason == tunnel.RefusedBusy:
 		return busy, nil
@@ -380,9 +390,30 @@ func readNon200(response *http.Response) (outcome, error) {
 		return notTaken, nil
 	}
 	text, _ := io.ReadAll(io.LimitReader(response.Body, maxEngineText)) // a partial message is enough
+	if code := fault.Code(response.Header.Get(tunnel.HeaderFault)); sealed && code != "" {
+		return failed, sealedFault(code, text)
+	}
+	if sealed { // nothing that is not sealed may be from the engine
+		text = nil
+	}
 	f := gateway.EngineFault(response.StatusCode, text)
 	if f == nil {
 		return notTaken, nil
 	}
 	return failed, f
+}
+
+// sealedFault returns the fault of an engine's error in a sealed call. A machine can set only
+// the codes that an engine can cause (gateway.EngineFault).
+func sealedFault(code fault.Code, text []byte) *fault.Fault {
+	switch code {
+	case fault.InvalidRequest, fault.ContextLengthExceeded, fault.RequestTooLarge:
+	default:
+		code = fault.EngineError
+	}
+	if len(text) == 0 { // without the call's key it cannot seal the error
+		return fault.New(fault.EngineError, "the machine could not open the call: it was changed on its way")
+	}
+	f := fault.New(code, "the machine refused the sealed call; only the daemon that sealed it can read why")
+	return f.WithSealed(base64.StdEncoding.EncodeToString(text))
 }

@@ -110,7 +110,7 @@ func TestFault38MachineDeclines(t *testing.T) {
 			StatusCode: http.StatusServiceUnavailable, Body: http.NoBody,
 			Header: http.Header{tunnel.HeaderRefused: {string(reason)}},
 		}
-		if got, err := readNon200(response); got != notTaken || err != nil {
+		if got, err := readNon200(response, false); got != notTaken || err != nil {
 			t.Errorf("%s: %d, %v", reason, got, err)
 		}
 		if words := (&attempt{daemonReason: tunnel.RefusalIn(response.Header)}).describe(notTaken); strings.Contains(words, "of its own") {

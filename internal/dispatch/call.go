@@ -10,6 +10,7 @@ import (
 	"github.com/kith/kith/internal/fault"
 	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/gateway"
+	"github.com/kith/kith/internal/tunnel"
 )
 
 // reportEvery is how often a waiting call's position is reported to its caller.
@@ -31,6 +32,7 @@ type activeCall struct {
 	unchecked   atomic.Pointer[time.Time] // when looking up its caller began to fail; nil: it has not
 	phase       phase                     // guarded by activeCalls.mu
 	prompt      prefix.Prompt             // what its machines have to process
+	staleKey    bool                      // a machine cannot take the call with the key that it is sealed for
 }
 
 // errRouteAgain is returned by runOn for a call that must be routed again.
@@ -125,6 +127,7 @@ func (c *activeCall) runOn(ctx context.Context, r *reservation) (*gateway.Answer
 		return nil, fault.New(fault.MachineOffline, "two machines disconnected during the answer; try again shortly")
 	}
 	c.lostOne = c.lostOne || outcome == vanished
+	c.staleKey = c.staleKey || a.daemonReason == tunnel.RefusedStaleKey || a.daemonReason == tunnel.RefusedRepeated
 	c.query.Avoid, c.query.Gone = append(c.query.Avoid, r.Machine.ID), true
 	if len(c.query.Avoid) == fleet.MaxCandidates {
 		return nil, c.exhausted(ctx)
@@ -140,6 +143,9 @@ func (c *activeCall) refusal(ctx context.Context, row int, f *fault.Fault) error
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
+	if c.staleKey && row >= rowNotReady {
+		return fault.New(fault.StaleSeal, "the machine cannot take the call with the key that it is sealed for; seal it again")
+	}
 	if c.lostOne && row == rowExhausted {
 		f = fault.New(fault.MachineOffline, "the machine disconnected during the answer and no other machine could continue it; try again shortly")
 		if c.query.Waited {
@@ -153,6 +159,7 @@ func (c *activeCall) refusal(ctx context.Context, row int, f *fault.Fault) error
 const (
 	rowUnconfirmed = 2  // the store cannot be read; the only refusal that does not end a wait
 	rowReady       = 3  // a machine is ready
+	rowNotReady    = 8  // the first of those for machines that are reached and cannot take the call
 	rowExhausted   = 11 // no attempts or no time are left
 )
 

@@ -234,10 +234,14 @@ func (d *Dispatcher) waitLimit(call *gateway.Call) time.Duration {
 }
 
 func queryOf(call *gateway.Call) fleet.Query {
-	return fleet.Query{
+	q := fleet.Query{
 		Caller: call.Caller.Member, Reach: call.Caller.Reach, Exclude: call.Caller.Machine,
 		Model: call.Model, Family: call.Endpoint.Family(),
 	}
+	if call.Sealed != nil {
+		q.Sealed, q.To, q.Declined = true, call.Sealed.To, call.Sealed.Declined
+	}
+	return q
 }
 
 // route decides using the latest snapshot. It claims the caller's newcomer turns; a turn

@@ -99,6 +99,7 @@ func (q *queue) cohortOf(query fleet.Query) *cohort {
 func alike(a, b *fleet.Query) bool {
 	return a.Reach == b.Reach && a.Exclude == b.Exclude && a.Family == b.Family &&
 		a.Gone == b.Gone && len(a.Avoid) == len(b.Avoid) &&
+		a.Sealed == b.Sealed && slices.Equal(a.To, b.To) && slices.Equal(a.Declined, b.Declined) &&
 		!slices.ContainsFunc(a.Avoid, func(id fleet.MachineID) bool { return !slices.Contains(b.Avoid, id) })
 }
 

@@ -152,7 +152,7 @@ func tracesOf(call *gateway.Call, out gateway.Outcome) []account.Trace {
 	trace := &call.Trace
 	owners := account.Trace{
 		CallID: call.ID, Started: call.Started.UTC(), Caller: call.Caller.Name,
-		Model: string(call.Model), Endpoint: call.Endpoint.Path(), Stream: call.Stream,
+		Model: string(call.Model), Endpoint: call.Endpoint.Path(), Stream: call.Stream, Sealed: call.Sealed != nil,
 	}
 	mine := owners
 	mine.MemberID, mine.Mine = string(call.Caller.Member), true

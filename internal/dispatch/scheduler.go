@@ -193,7 +193,9 @@ func (s *scheduler) queuesOf(machine *fleet.Machine) (queues []*queue) {
 //     them again.
 //  2. Try: grantSlots grants the candidates' slots, also to calls of other cohorts. This
 //     repeats until nothing is granted or the cohort is empty.
-//  3. Refuse: all calls of the cohort end with the refusal, unless they are guests.
+//  3. Refuse: all calls of the cohort end with the refusal, unless they are guests. If
+//     another machine could take a sealed call sooner than those that it waits for, only the
+//     first one ends, to be sealed for it (spec/sealed.md#routing).
 //  4. Wait: the calls continue to wait.
 func (s *scheduler) decide(c *cohort, full []fleet.MachineID) {
 	for len(c.waiters) > 0 {
@@ -208,6 +210,10 @@ func (s *scheduler) decide(c *cohort, full []fleet.MachineID) {
 		case d.Verdict == fleet.Try:
 			granted = s.grantCandidates(snapshot, query, d.Candidates)
 		case d.Verdict == fleet.Refuse && c.guests == nil:
+			if d.Fault.Code == fault.StaleSeal && d.Tally.Busy > 0 {
+				s.resolve(c.first, waitResult{refusal: d.Fault, decision: decisionTrace(d, &query)})
+				return
+			}
 			for len(c.waiters) > 0 { // the last first, so that the cohort keeps its place until it is empty
 				s.resolve(c.waiters[len(c.waiters)-1], waitResult{refusal: d.Fault, decision: decisionTrace(d, &query)})
 			}
@@ -288,12 +294,13 @@ func (s *scheduler) release(r *reservation, use slotUse) {
 		}
 		var full []fleet.MachineID
 		s.mu.Lock()
+		cohorts := s.underSameLimits(r)
 		if use == refusedBusy {
 			full = append(full, r.Machine.ID)
 		} else {
 			s.grantSlots(r.Machine.ID)
+			cohorts = append(cohorts, s.sealedCohorts(r.Machine)...)
 		}
-		cohorts := s.underSameLimits(r)
 		s.mu.Unlock()
 		s.decideAll(cohorts, full...)
 	})
@@ -312,6 +319,22 @@ func (s *scheduler) underSameLimits(r *reservation) (cohorts []*cohort) {
 		members = r.Group.Members
 	}
 	return s.cohortsOf(members)
+}
+
+// sealedCohorts returns the cohorts of sealed calls for models of a machine that may be
+// ready, for which they could be sealed. mu must be held.
+func (s *scheduler) sealedCohorts(machine *fleet.Machine) (cohorts []*cohort) {
+	if machine.FreeSlots() <= 0 || len(machine.Seals) == 0 {
+		return nil
+	}
+	for _, q := range s.queuesOf(machine) {
+		for _, c := range q.cohorts {
+			if c.query.To != nil && c.guests == nil {
+				cohorts = append(cohorts, c)
+			}
+		}
+	}
+	return cohorts
 }
 
 // cohortsOf returns the cohorts of calls of those members. mu must be held.
@@ -335,7 +358,7 @@ func (s *scheduler) onMachine(machine *fleet.Machine) {
 	s.refresh(&moment)
 	s.mu.Lock()
 	s.grantSlots(machine.ID)
-	var cohorts []*cohort
+	cohorts := s.sealedCohorts(machine)
 	if !machine.Accepts(moment.Now) {
 		for _, q := range s.queuesOf(machine) {
 			cohorts = append(cohorts, q.cohorts...)

@@ -249,7 +249,11 @@ func (d *Dispatcher) readWork(ctx context.Context, c *activeCall) error {
 		return nil
 	}
 	var matches []prefix.Match
-	if c.query.Family == fleet.Chat {
+	if sealed := c.call.Sealed; sealed != nil {
+		scope := string(c.call.Caller.Member) + " " + string(c.call.Caller.Machine) + " " + string(c.call.Model)
+		c.prompt = prefix.Prompt{Marks: prefix.Rehash(d.prefixKey(), scope, sealed.Marks, gateway.MarkStep), Bytes: sealed.Prompt}
+		matches = d.prefixes.Match(c.prompt.Marks, time.Now())
+	} else if c.query.Family == fleet.Chat {
 		scope := string(c.call.Caller.Member) + " " + string(c.call.Model)
 		err := content.View(ctx, func(body []byte) error {
 			c.prompt = prefix.Read(d.prefixKey(), scope, body)

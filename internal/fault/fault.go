@@ -46,6 +46,10 @@ const (
 	// Only for machines that connect.
 
 	WrongRegion Code = "wrong_region"
+
+	// Only for daemons that seal calls.
+
+	StaleSeal Code = "stale_seal"
 )
 
 // WaitElapsed is the reason of a 503 after the call's wait ended
@@ -79,6 +83,9 @@ type Fault struct {
 	// RetryAfter is the number of seconds after which to retry. If it is 0 and the status
 	// requires one, the gateway uses its default (spec/api.md#retry-after).
 	RetryAfter int
+	// Sealed is the error as the machine of a sealed call sealed it for the caller's daemon,
+	// in base64; empty: none.
+	Sealed string
 	// NoRetry adds x-should-retry: false, because a retry cannot succeed.
 	NoRetry bool
 
@@ -142,6 +149,9 @@ func (f *Fault) WithParam(name string) *Fault { return f.with(func(c *Fault) { c
 
 // AfterWait returns a copy whose reason is WaitElapsed.
 func (f *Fault) AfterWait() *Fault { return f.with(func(c *Fault) { c.Reason = WaitElapsed }) }
+
+// WithSealed returns a copy with the error that a machine sealed.
+func (f *Fault) WithSealed(sealed string) *Fault { return f.with(func(c *Fault) { c.Sealed = sealed }) }
 
 // WithRetryAfter returns a copy with the number of seconds after which to retry.
 func (f *Fault) WithRetryAfter(seconds int) *Fault {

@@ -37,6 +37,7 @@ var codes = map[Code]struct {
 	NoInferenceBackend:       {503, "No engine", "This daemon was built without an engine and knows nothing else that could serve. Local only."},
 	EngineTimeout:            {504, "Engine timed out", "A machine took the request and its engine did not answer in time."},
 	NotFound:                 {404, "Not found", "Of the management API only: nothing that is yours, or that you may see, has this name."},
+	StaleSeal:                {412, "Sealed for others", "For daemons only: the machines that the call is sealed for cannot take it, and others could. The daemon seals it again."},
 	WrongRegion:              {421, "Wrong region", "For machines that connect only: the credential belongs to another region. If its hub's address is known, it is in `message` and in the header `Kith-Hub`. Sign in there with `kith login --hub`."},
 	NotAllowed:               {403, "Not allowed", "Of the management API only: you may see it but not change it; `message` says who may."},
 }

@@ -92,6 +92,8 @@ type Machine struct {
 	// Slots is the total number of concurrent requests.
 	Slots  int
 	Offers []Offer
+	// Seals are the keys that calls can be sealed for, the newest first; nil: none.
+	Seals []SealKey
 	// Load is the load of the machine for all models together. It is nil until the machine
 	// is in a Snapshot.
 	Load *Load
@@ -123,6 +125,9 @@ type Control struct {
 	Timezone *string `json:"timezone,omitzero"`
 	// Slots is the number of concurrent calls; 0: as many as the engines allow.
 	Slots *int `json:"slots,omitzero"`
+	// Account gives the machine the account key of its owner: the base64 of the answer to
+	// its ask (spec/sealed.md#approval).
+	Account string `json:"account,omitzero"`
 }
 
 // ActiveCall is a call that runs on a machine, or that waits for one.

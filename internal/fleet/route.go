@@ -51,7 +51,28 @@ type Decision struct {
 //     no reachable machine would run the call: refuse (row-9).
 //  8. No reachable machine would run the call: refuse (row-10).
 //  9. Every attempt found its machine gone, or the wait is over: refuse (row-11, row-12).
+//
+// If a call is sealed for machines of which none is ready, what happens is decided by all
+// machines that it could be sealed for. If one of those could take it sooner, the call is
+// refused with stale_seal, and Tally.Busy tells whether it could also wait
+// (spec/sealed.md#routing).
 func Route(s *Snapshot, q Query) Decision {
+	d := route(s, q)
+	if q.To == nil || d.Verdict == Try {
+		return d
+	}
+	q.To = nil
+	wide := route(s, q)
+	if wide.Verdict == Refuse || d.Verdict == Wait && wide.Verdict == Wait {
+		return wide
+	}
+	d.Verdict = Refuse
+	d.Fault = fault.New(fault.StaleSeal, "the machines that the call is sealed for cannot take it now, and others could; seal it again")
+	return d
+}
+
+// route decides where a call goes, of the machines that exist for it.
+func route(s *Snapshot, q Query) Decision {
 	t, best := tally(s, &q)
 	i := 0
 	for !rows[i].applies(t) { // the last row always applies
@@ -282,7 +303,11 @@ func tally(s *Snapshot, q *Query) (Tally, topCandidates) {
 	}
 	c, _ := s.models.Get(q.Model)
 	c = c.add(s.Machine(q.Exclude), q.Model, -1)
-	t.kept, t.online = c.kept[q.Family], c.online[q.Family]
+	of := &c.all
+	if q.Sealed {
+		of = &c.sealed
+	}
+	t.kept, t.online = of.kept[q.Family], of.online[q.Family]
 	t.noSpeech = q.Family == Audio && s.speech == s.Machine(q.Exclude).speech()
 
 	var best topCandidates
@@ -314,10 +339,7 @@ type topCandidates struct {
 }
 
 func (c *topCandidates) add(m *CandidateState, q *Query) {
-	m.roll = mix(q.Draw ^ m.Machine.tieBreaker)
-	m.measure = m.expect(q)
-	m.turn = m.Class == Grouped && m.Standing < Established && slices.Contains(q.Turns, m.Group.ID)
-	m.seconds = spread(m.Expectation.Seconds, m.roll)
+	m.rate(q)
 	at := c.n
 	for at > 0 && compare(m, &c.best[at-1]) < 0 {
 		at--
@@ -328,6 +350,14 @@ func (c *topCandidates) add(m *CandidateState, q *Query) {
 	c.n = min(c.n+1, MaxCandidates)
 	copy(c.best[at+1:c.n], c.best[at:])
 	c.best[at] = *m
+}
+
+// rate sets what compare compares.
+func (c *CandidateState) rate(q *Query) {
+	c.roll = mix(q.Draw ^ c.Machine.tieBreaker)
+	c.measure = c.expect(q)
+	c.turn = c.Class == Grouped && c.Standing < Established && slices.Contains(q.Turns, c.Group.ID)
+	c.seconds = spread(c.Expectation.Seconds, c.roll)
 }
 
 func (c *topCandidates) candidates() []Candidate {

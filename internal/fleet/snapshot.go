@@ -2,6 +2,7 @@ package fleet
 
 import (
 	"cmp"
+	"encoding/binary"
 	"hash/maphash"
 	"iter"
 	"slices"
@@ -56,14 +57,18 @@ type groupIndex struct {
 	offering *immutable.Map[ModelID, *immutable.Map[int, struct{}]]
 }
 
-// offerCount counts the region's machines that offer a model, by family.
+// offerCount counts the region's machines that offer a model, by family: all, and those
+// that calls can be sealed for.
 type offerCount struct {
-	kept, online [families]int32
-	by           OfferedBy // of kept
+	all, sealed familyCount
+	by          OfferedBy // of all.kept
 }
 
-// OfferedBy identifies the set of machines that offer a model, to compare it at two
-// points in time: different sets have different values.
+// familyCount counts machines: online of those with a tunnel, kept of all.
+type familyCount struct{ kept, online [families]int32 }
+
+// OfferedBy identifies the set of machines that offer a model, with the keys that calls can
+// be sealed for, to compare it at two points in time: different sets have different values.
 type OfferedBy struct{ sum uint64 }
 
 // hasher hashes identifiers with a seed of the process. Untrusted members choose model
@@ -350,7 +355,7 @@ func (s *Snapshot) zone(loc *time.Location) *time.Location {
 // after may be nil.
 func (s *Snapshot) reindex(owner int, before, after *Machine) {
 	same := func(a, b Offer) bool { return a.ID == b.ID && a.Families == b.Families }
-	if before != nil && after != nil && before.Online == after.Online && slices.EqualFunc(before.Offers, after.Offers, same) {
+	if before != nil && after != nil && before.Online == after.Online && slices.Equal(before.Seals, after.Seals) && slices.EqualFunc(before.Offers, after.Offers, same) {
 		return // the common case: only slots, pause or hours changed
 	}
 	for _, o := range before.offers() {
@@ -366,7 +371,7 @@ func (s *Snapshot) reindex(owner int, before, after *Machine) {
 func (s *Snapshot) reindexModel(model ModelID, owner int, before, after *Machine) {
 	was, _ := s.models.Get(model)
 	now := was.add(before, model, -1).add(after, model, 1)
-	s.speech += now.kept[Audio] - was.kept[Audio]
+	s.speech += now.all.kept[Audio] - was.all.kept[Audio]
 	switch now {
 	case was:
 	case offerCount{}:
@@ -421,14 +426,25 @@ func (c offerCount) add(m *Machine, model ModelID, n int32) offerCount {
 	if o == nil {
 		return c
 	}
+	state := m.tieBreaker
+	for _, key := range m.Seals {
+		state = mix(state ^ binary.BigEndian.Uint64(key[:]))
+	}
 	for f := range o.Families.All() {
-		c.kept[f] += n
-		c.by.sum += uint64(n) * mix(m.tieBreaker+uint64(f))
-		if m.Online {
-			c.online[f] += n
+		c.all.add(f, m.Online, n)
+		if len(m.Seals) > 0 {
+			c.sealed.add(f, m.Online, n)
 		}
+		c.by.sum += uint64(n) * mix(state+uint64(f))
 	}
 	return c
+}
+
+func (c *familyCount) add(f Family, online bool, n int32) {
+	c.kept[f] += n
+	if online {
+		c.online[f] += n
+	}
 }
 
 // sorted returns a sorted copy without duplicates.

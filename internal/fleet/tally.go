@@ -37,6 +37,23 @@ type Query struct {
 	Turns []GroupID
 	// Work is the expected work of the call. It only affects the order of the machines.
 	Work Work
+	// Sealed reports that the call is sealed: machines without a key, and those in
+	// Declined, do not exist for it (spec/sealed.md#routing). If To is not nil, neither do
+	// machines that have none of these keys.
+	Sealed   bool
+	Declined []MachineID
+	To       []Recipient
+}
+
+// admits reports whether a machine exists for the call, as far as sealing matters.
+func (q *Query) admits(m *Machine) bool {
+	if !q.Sealed {
+		return true
+	}
+	if len(m.Seals) == 0 || slices.Contains(q.Declined, m.ID) {
+		return false
+	}
+	return q.To == nil || slices.ContainsFunc(q.To, func(r Recipient) bool { return r.Machine == m.ID && slices.Contains(m.Seals, r.Key) })
 }
 
 // Tally holds the counts behind a decision.
@@ -51,8 +68,9 @@ type Tally struct {
 	SharedWith                bool
 	Unconfirmed, Waited, Gone bool // from the Query
 
-	// The numbers of the region's machines that offer the model for the family, whether in
-	// reach or not: online of those with a tunnel, kept of all. They affect only which row
+	// The numbers of the region's machines that offer the model for the family, and that
+	// calls can be sealed for if the call is, whether in reach or not: online of those with a
+	// tunnel, kept of all. They affect only which row
 	// applies, which is all that a member can learn from them (spec/routing.md#hidden).
 	kept, online int32
 	// noSpeech reports that the call is for audio and that no machine of the region,
@@ -122,7 +140,7 @@ func Reachable(s *Snapshot, q Query) iter.Seq[CandidateState] {
 // avoid it. If the state is Ready, Route may try the machine.
 func StateOf(s *Snapshot, q *Query, m *Machine) (c CandidateState, ok bool) {
 	o := m.Offer(q.Model)
-	if o == nil || !o.Families.Has(q.Family) || m.ID == q.Exclude || slices.Contains(q.Avoid, m.ID) {
+	if o == nil || !o.Families.Has(q.Family) || m.ID == q.Exclude || slices.Contains(q.Avoid, m.ID) || !q.admits(m) {
 		return c, false
 	}
 	access := s.AccessTo(q.Caller, q.Reach, m)
@@ -137,6 +155,6 @@ func (w *walk) offering(q *Query, visit func(*Machine, *Offer, Access) bool) {
 			return true
 		}
 		o := m.Offer(q.Model)
-		return o == nil || !o.Families.Has(q.Family) || visit(m, o, access)
+		return o == nil || !o.Families.Has(q.Family) || !q.admits(m) || visit(m, o, access)
 	})
 }

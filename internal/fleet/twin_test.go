@@ -27,6 +27,7 @@ type wMachine struct {
 	hours                   []wWindow
 	zone                    string
 	slots, inFlight, local  int
+	keys                    []string // that calls can be sealed for
 	offers                  []wOffer
 }
 
@@ -95,6 +96,10 @@ type wAsk struct {
 	sent                      map[string][]wSent // by machine
 	turns                     []string           // groups
 	typical                   *wSpeed
+	sealed                    bool
+	declined                  []string
+	only                      bool        // for to alone
+	to                        [][2]string // machines and keys
 }
 
 // wDecision is what docs/spec/routing.md says; ready lists the ready machines.
@@ -188,6 +193,23 @@ func (s *wSpeed) perToken(running int) float64 {
 }
 
 func (w *world) decide(a wAsk) wDecision {
+	if !a.sealed || !a.only {
+		return w.decideAmong(a)
+	}
+	narrow := w.decideAmong(a)
+	a.only = false
+	wide := w.decideAmong(a)
+	switch {
+	case narrow.verdict == "try":
+		return narrow
+	case wide.verdict == "try", narrow.verdict != "wait" && wide.verdict == "wait":
+		narrow.verdict, narrow.waited, narrow.noRetry = "stale_seal", false, false
+		return narrow
+	}
+	return wide
+}
+
+func (w *world) decideAmong(a wAsk) wDecision {
 	offered, offeredOnline, seen := w.tally(a)
 	d := wDecision{seen: seen}
 	count := func(keep func(wSeen) bool) (n int) {
@@ -276,18 +298,30 @@ func (w *world) decide(a wAsk) wDecision {
 func (w *world) tally(a wAsk) (offered, online int, seen []wSeen) {
 	for _, m := range w.machines {
 		o := m.offerFor(a)
-		if o == nil || m.id == a.exclude {
+		if o == nil || m.id == a.exclude || a.sealed && len(m.keys) == 0 {
 			continue
 		}
 		offered++
 		if m.online {
 			online++
 		}
+		if a.sealed && (slices.Contains(a.declined, m.id) || a.only && !m.isRecipient(a.to)) {
+			continue
+		}
 		if s, ok := w.see(m, *o, a); ok {
 			seen = append(seen, s)
 		}
 	}
 	return offered, online, seen
+}
+
+func (m wMachine) isRecipient(to [][2]string) bool {
+	for _, r := range to {
+		if r[0] == m.id && slices.Contains(m.keys, r[1]) {
+			return true
+		}
+	}
+	return false
 }
 
 // speaks reports whether any machine except one offers a model for audio.

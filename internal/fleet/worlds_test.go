@@ -179,6 +179,7 @@ var (
 	wMembers = []string{"ann", "bob", "cat", "dan", "eve"}
 	wModels  = []string{"m1", "m2"}
 	wCircles = []string{"own", "shared", "group g", "group grp0", "group grp1", "group grp2"}
+	wKeys    = []string{"key 1", "key 2", "key 3"}
 	wZones   = []string{"UTC", "Europe/Berlin", "America/New_York"}
 )
 
@@ -287,6 +288,9 @@ func randomMachine(rng *rand.Rand, id, owner string) wMachine {
 		}
 		m.offers = append(m.offers, o)
 	}
+	if chance(rng, 2, 3) {
+		m.keys = some(rng, wKeys, 1, 2)
+	}
 	return m
 }
 
@@ -368,13 +372,37 @@ func randomAsk(rng *rand.Rand, w *world) wAsk {
 			a.sent[m.id] = append(a.sent[m.id], wSent{rng.IntN(a.prompt + 100), since})
 		}
 	}
+	a.sealed, a.only = chance(rng, 1, 3), chance(rng, 1, 2)
+	for _, m := range w.machines {
+		if chance(rng, 1, 6) {
+			a.declined = append(a.declined, m.id)
+		}
+		if chance(rng, 2, 3) {
+			a.to = append(a.to, [2]string{m.id, pick(rng, wKeys)})
+		}
+	}
 	return a
+}
+
+func sealKey(name string) (key SealKey) {
+	copy(key[:], name)
+	return key
 }
 
 func (a wAsk) ask(w *world, draw uint64) Query {
 	out := Query{
 		Caller: MemberID(a.caller), Reach: a.narrow, Exclude: MachineID(a.exclude), Model: ModelID(a.model), Family: a.family,
 		Unconfirmed: a.unconfirmed, Waited: a.waited, Gone: a.gone, Now: w.now, Draw: draw,
+	}
+	out.Sealed = a.sealed
+	for _, id := range a.declined {
+		out.Declined = append(out.Declined, MachineID(id))
+	}
+	if a.only {
+		out.To = []Recipient{}
+		for _, r := range a.to {
+			out.To = append(out.To, Recipient{MachineID(r[0]), sealKey(r[1])})
+		}
 	}
 	out.Work = Work{Prompt: a.prompt, Output: a.output, Typical: a.typical.speed(w.now)}
 	for id, all := range a.sent {
@@ -483,6 +511,9 @@ func (m wMachine) machine(t testing.TB, now time.Time) *Machine {
 	}
 	for _, o := range m.offers {
 		out.Offers = append(out.Offers, Offer{ID: ModelID(o.model), Families: Families(o.families...), Slots: o.slots})
+	}
+	for _, key := range m.keys {
+		out.Seals = append(out.Seals, sealKey(key))
 	}
 	return out
 }
@@ -644,7 +675,7 @@ func TestSpotIsLookAtOneMachine(t *testing.T) {
 				ready++
 			}
 		}
-		if d := Route(s, ask); d.Tally.Ready != ready {
+		if d := route(s, ask); d.Tally.Ready != ready {
 			t.Fatalf("world %d: %d ready, Route counts %d", seed, ready, d.Tally.Ready)
 		}
 	}
@@ -687,7 +718,7 @@ func TestReachIsWhatTheTwinSees(t *testing.T) {
 		w := randomWorld(rng)
 		s := w.snapshot(t, rng)
 		a := randomAsk(rng, w)
-		a.full, a.exclude = nil, ""
+		a.full, a.exclude, a.sealed = nil, "", false
 		line := func(m string, class Class, state State) string { return fmt.Sprint(m, " ", class, " ", state) }
 
 		var want, looked, reached []string

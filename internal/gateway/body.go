@@ -140,6 +140,9 @@ func (b *requestBody) discard(h http.Header) {
 // it refuses the body without reading further.
 func (r *request) readBody() (*spool.Bytes, error) {
 	limit := r.tuning.Body
+	if r.route.sealed {
+		limit += sealedRoom
+	}
 	if r.ContentLength > limit {
 		return nil, r.tooLarge()
 	}

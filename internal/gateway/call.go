@@ -26,6 +26,8 @@ type Call struct {
 	// Header holds the headers specific to the messages dialect, for the hub and for
 	// upstreams that speak it; nil on the hosted surface and in other dialects.
 	Header http.Header
+	// Sealed is set if the call is sealed: what the hub can read of it, in front of Body.
+	Sealed *Sealed
 	// Form is the request of a transcription, which has no Body.
 	Form    *dialect.Transcription
 	Arrived time.Time
@@ -74,9 +76,15 @@ func (c *Call) ForEngine(own bool) (fleet.Endpoint, *spool.Bytes, error) {
 	return endpoint, body, c.translationErr
 }
 
-// Attach makes the call the body of a request to the next hop: body, or the form if it is
-// a transcription.
-func (c *Call) Attach(r *http.Request, body *spool.Bytes) { dialect.SetBody(r, c.Form, body, true) }
+// Attach makes the call the body of a request to the next hop: body, the form if it is a
+// transcription, or the part of body after its front if the call is sealed.
+func (c *Call) Attach(r *http.Request, body *spool.Bytes) {
+	if c.Sealed != nil {
+		c.Sealed.attach(r, c)
+		return
+	}
+	dialect.SetBody(r, c.Form, body, true)
+}
 
 // answered releases the request bodies when no transport needs them: the call goes to no
 // other machine. The answer in the responses dialect repeats parts of Body.
@@ -122,10 +130,12 @@ func (c *Call) messageID() string { return "msg_" + strings.TrimPrefix(c.ID, "re
 
 // Trace is what a Backend records while it serves a call.
 type Trace struct {
-	Machine  fleet.MachineID
-	Owner    fleet.MemberID // of Machine
-	Group    fleet.GroupID  // through which the caller reached the machine; empty: none
-	Route    string         // the value of X-Kith-Route; empty: no machine received the prompt
+	Machine fleet.MachineID
+	Owner   fleet.MemberID // of Machine
+	Group   fleet.GroupID  // through which the caller reached the machine; empty: none
+	Route   string         // the value of X-Kith-Route; empty: no machine received the prompt
+	// Sealed is the value of X-Kith-Sealed, on the local surface; empty: the header is not sent.
+	Sealed   string
 	Attempts int
 	Waited   time.Duration
 	// First and Last are the first and the latest routing decision, Tries the attempts.

@@ -157,7 +157,7 @@ func TestMessagesOnTheLocalSurface(t *testing.T) {
 func TestMessagesFaultsOfTheBackend(t *testing.T) {
 	kinds := map[int]string{
 		400: "invalid_request_error", 401: "authentication_error", 403: "permission_error", 404: "not_found_error", 405: "invalid_request_error",
-		413: "request_too_large", 415: "invalid_request_error", 421: "invalid_request_error", 429: "rate_limit_error", 500: "api_error", 501: "api_error", 502: "api_error", 503: "api_error", 504: "timeout_error",
+		412: "invalid_request_error", 413: "request_too_large", 415: "invalid_request_error", 421: "invalid_request_error", 429: "rate_limit_error", 500: "api_error", 501: "api_error", 502: "api_error", 503: "api_error", 504: "timeout_error",
 	}
 	for code, status := range fault.Codes() {
 		kind := kinds[status]

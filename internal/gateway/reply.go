@@ -123,23 +123,32 @@ func (r *request) writeJSON(document any) error {
 	return err
 }
 
-// setRoute sets the header that names the machines that received the prompt
-// (spec/api.md#x-kith-route).
+// setRoute sets the headers that name the machines that received the prompt
+// (spec/api.md#x-kith-route), and whether it was sealed for them (spec/sealed.md#x-kith-sealed).
 func (w *reply) setRoute(call *Call) {
+	if sealed := call.Trace.Sealed; sealed != "" {
+		w.Header()["X-Kith-Sealed"] = []string{sealed}
+	}
 	if route := call.Trace.Route; route != "" {
 		w.Header()["X-Kith-Route"] = []string{oneLine(route)}
 	}
 }
 
-// routeComment returns the value of setRoute as a comment in the stream, for headers that
-// were sent before it was known. It returns nil if there is no value or if it was already
-// sent.
-func (w *reply) routeComment(call *Call) []byte {
-	if w.routeSent || call.Trace.Route == "" {
+// routeComment returns the values of setRoute as comments in the stream, for headers that
+// were sent before they were known. It returns nil if there is no value or if they were
+// already sent.
+func (w *reply) routeComment(call *Call) (comment []byte) {
+	if w.routeSent {
 		return nil
 	}
-	w.routeSent = true
-	return []byte(": " + oneLine(call.Trace.Route) + "\n\n")
+	if route := call.Trace.Route; route != "" {
+		comment = append(comment, ": "+oneLine(route)+"\n\n"...)
+	}
+	if sealed := call.Trace.Sealed; sealed != "" {
+		comment = append(comment, ": sealed="+sealed+"\n\n"...)
+	}
+	w.routeSent = comment != nil
+	return comment
 }
 
 // oneLine makes text that contains names chosen by members safe for a header or an SSE

@@ -187,6 +187,9 @@ func (r *request) read(call *Call) (head dialect.Head, err error) {
 	if call.Body, err = r.readBody(); err != nil {
 		return head, err
 	}
+	if r.route.sealed {
+		return r.readSealed(call)
+	}
 	var chat []byte
 	if call.Endpoint == fleet.Responses && r.edge.surface == hosted {
 		body, err := call.Body.Load() // kept until the end: the answer repeats parts of it

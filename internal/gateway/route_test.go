@@ -7,6 +7,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/fault"
 )
 
@@ -43,6 +44,27 @@ func TestRefusalsNameWhoGotThePrompt(t *testing.T) {
 	if w, _ := do(New(hostedConfig(refuses(0, ""))), ask("POST", "/v1/chat/completions", `{"model":"m","messages":[]}`)); w.Header()["X-Kith-Route"] != nil {
 		t.Errorf("none was given it: %v", w.Header())
 	}
+}
+
+// Answers and refusals of the local surface show whether the call was sealed: in the header,
+// or in a comment if the headers had been sent.
+func TestSealedIsShown(t *testing.T) {
+	after := func(wait time.Duration) *backend {
+		return &backend{do: func(_ context.Context, call *Call) (*Answer, error) {
+			time.Sleep(wait)
+			call.Trace.Sealed = "yes"
+			return nil, fault.New(fault.CapacityFull, "busy")
+		}}
+	}
+	body := `{"model":"m","messages":[],"stream":`
+	for _, stream := range []string{"false", "true"} {
+		w, _ := do(New(hostedConfig(after(0))), ask("POST", "/v1/chat/completions", body+stream+"}"))
+		assert.That(t, w.Code == 503 && w.Header().Get("X-Kith-Sealed") == "yes", w.Header())
+	}
+	synctest.Test(t, func(t *testing.T) {
+		w, _ := do(New(hostedConfig(after(6*time.Second))), ask("POST", "/v1/chat/completions", body+"true}"))
+		assert.That(t, strings.Count(w.Body.String(), ": sealed=yes\n\n") == 1 && w.Header()["X-Kith-Sealed"] == nil, w.Body)
+	})
 }
 
 // A stream that broke off has already named the machine that has the prompt, once.

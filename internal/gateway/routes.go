@@ -32,6 +32,7 @@ type route struct {
 	// messages: the route belongs to the messages dialect, with its envelope and its
 	// version header.
 	messages bool
+	sealed   bool // the call is sealed, and says itself for which endpoint
 	open     bool // no key is required on the hosted surface
 	// serve answers the request; nil: it is an inference route for endpoint.
 	serve    func(*request) error
@@ -51,6 +52,7 @@ var routes = []route{
 		serve: (*request).inputItems},
 	{path: "/v1/audio/transcriptions", methods: "POST", on: both, endpoint: fleet.Transcriptions},
 	{path: "/v1/messages", methods: "POST", on: both, messages: true, endpoint: fleet.Messages},
+	{path: "/v1/sealed", methods: "POST", on: hosted, sealed: true},
 	{path: "/v1/messages/count_tokens", methods: "POST", on: both, messages: true, serve: (*request).countTokens},
 	{path: "/v1/completions", methods: "POST", on: both, serve: (*request).notImplemented},
 }

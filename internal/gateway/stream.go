@@ -90,9 +90,11 @@ func (s *stream) waiting(ahead int, left time.Duration) {
 func (s *stream) took(answer *Answer) {
 	s.answer = answer
 	s.call.answered()
-	s.check.MaxBytes = s.tuning.Streamed
+	if s.check.MaxBytes = s.tuning.Streamed; s.call.Sealed != nil {
+		s.check.MaxBytes *= 2 // padded, and in base64
+	}
 	s.check.Trusted = answer.FromHub
-	s.check.Speech = s.call.Form != nil
+	s.check.Speech, s.check.Sealed = s.call.Form != nil, s.call.Sealed != nil
 	if s.check.Passthrough = dialect.PassesThrough(answer.Endpoint); answer.Endpoint == fleet.Responses {
 		s.reply.passed = &s.check
 	}

@@ -50,6 +50,9 @@ func (r *request) unary() error {
 	body := held.Open()
 	defer body.Close()
 	switch {
+	case call.Sealed != nil:
+		contentType = "application/octet-stream"
+		w.usage, _ = dialect.ParseTrailer(answer.Trailer.Get(dialect.UsageTrailer), answer.Trailer.Get(dialect.CachedTrailer))
 	case call.Form != nil:
 		made, contentType, w.usage, err = call.Form.Answer(body)
 	case dialect.PassesThrough(answer.Endpoint):

@@ -29,6 +29,7 @@ func (h *Hub) newAPI() *api.API {
 		Waiting:  h.calls.Waiting,
 		Queued:   h.calls.Queued,
 		Control:  h.live.Control,
+		Seal:     h.live.Seal,
 		Files:    h.live.FileAct,
 		Ready:    h.Ready,
 		Nodes:    h.nodes, Home: h.home, DrainNode: h.drainNode,

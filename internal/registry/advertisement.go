@@ -50,7 +50,8 @@ func accept(ad tunnel.Advertisement) (*fleet.Machine, tunnel.Advertisement, erro
 		return nil, ad, err
 	}
 	ad.Groups = short(ad.Groups, maxName, maxGroups)
-	m := &fleet.Machine{Paused: ad.Paused, PausedUntil: ad.PausedUntil, Hours: hours, Slots: min(max(ad.Slots, 1), maxSlots), Groups: ad.Groups}
+	ad.Seals = ad.Seals[:min(len(ad.Seals), tunnel.MaxSeals)]
+	m := &fleet.Machine{Paused: ad.Paused, PausedUntil: ad.PausedUntil, Hours: hours, Slots: min(max(ad.Slots, 1), maxSlots), Groups: ad.Groups, Seals: ad.Seals}
 	seen := make(map[fleet.ModelID]bool)
 	models := ad.Models
 	ad.Models = nil

@@ -424,6 +424,16 @@ func (r *Registry) Control(ctx context.Context, id fleet.MachineID, change fleet
 	return tunnel.SendControl(ctx, line.(*connection), change)
 }
 
+// Seal returns what others need to seal calls for a connected machine. It returns
+// fleet.ErrNotConnected if the machine is not connected.
+func (r *Registry) Seal(ctx context.Context, id fleet.MachineID) (fleet.Seal, error) {
+	line, ok := r.lines.Load(id)
+	if !ok {
+		return fleet.Seal{}, fleet.ErrNotConnected
+	}
+	return tunnel.FetchSeal(ctx, line.(*connection))
+}
+
 // FileAct has a connected machine carry out an act on its model files. It returns
 // fleet.ErrNotConnected if the machine is not connected.
 func (r *Registry) FileAct(ctx context.Context, id fleet.MachineID, act fleet.FileAct) (fleet.ModelFiles, error) {

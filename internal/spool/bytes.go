@@ -242,7 +242,7 @@ func (b *Bytes) WriteTo(w io.Writer) (int64, error) {
 	return io.CopyBuffer(w, io.NewSectionReader(b, 0, b.written), make([]byte, chunkSize))
 }
 
-// Reader reads a Bytes from the beginning. It must be closed.
+// Reader reads a Bytes. It must be closed.
 type Reader struct {
 	io.Reader
 	of     *Bytes
@@ -250,17 +250,20 @@ type Reader struct {
 }
 
 // Open returns a new reader of b. A reader of a closed Bytes fails with os.ErrClosed.
-func (b *Bytes) Open() *Reader {
+func (b *Bytes) Open() *Reader { return b.OpenAt(0) }
+
+// OpenAt returns a new reader of b from an offset on.
+func (b *Bytes) OpenAt(offset int64) *Reader {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.readers++
 	switch {
 	case b.closed:
-		return &Reader{Reader: io.NewSectionReader(b, 0, math.MaxInt64), of: b}
+		return &Reader{Reader: io.NewSectionReader(b, offset, math.MaxInt64-offset), of: b}
 	case b.inMemory():
-		return &Reader{Reader: bytes.NewReader(b.memory), of: b}
+		return &Reader{Reader: bytes.NewReader(b.memory[min(offset, int64(len(b.memory))):]), of: b}
 	default:
-		return &Reader{Reader: io.NewSectionReader(b, 0, b.written), of: b}
+		return &Reader{Reader: io.NewSectionReader(b, offset, b.written-offset), of: b}
 	}
 }
 

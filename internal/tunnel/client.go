@@ -427,6 +427,20 @@ func SendControl(ctx context.Context, way http.RoundTripper, change fleet.Contro
 	return post(ctx, way, PathControl, change)
 }
 
+// FetchSeal returns what others need to seal calls for the machine at the other end of way.
+func FetchSeal(ctx context.Context, way http.RoundTripper) (seal fleet.Seal, err error) {
+	response, err := request(ctx, way, http.MethodGet, PathSeal, nil)
+	if err != nil {
+		return seal, err
+	}
+	defer response.Body.Close()
+	err = json.UnmarshalRead(io.LimitReader(response.Body, maxSeal), &seal)
+	return seal, err
+}
+
+// maxSeal limits the size of a fleet.Seal in JSON, in bytes.
+const maxSeal = 16 << 10
+
 // maxFiles is the maximum size of a fleet.ModelFiles, in bytes.
 const maxFiles = 1 << 20
 

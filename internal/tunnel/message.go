@@ -17,7 +17,8 @@ import (
 //
 //   - 1: kith 1.0.0
 //   - 2, November 2026: the member models of POST /control
-const Version = 2
+//   - 3, November 2026: sealed calls
+const Version = 3
 
 // Protocol is the Upgrade token of GET /tunnel. The alternative is "websocket", with
 // Sec-WebSocket-Protocol: kith-tunnel-1.
@@ -44,7 +45,12 @@ type Advertisement struct {
 	// all groups of its owner.
 	Groups []string `json:"groups,omitzero"`
 	Models []Model  `json:"models"`
+	// Seals are the keys that calls can be sealed for, the newest first, at most MaxSeals.
+	Seals []fleet.SealKey `json:"seals,omitzero"`
 }
+
+// MaxSeals is the maximum number of keys in an Advertisement.
+const MaxSeals = 2
 
 // Model is one offer in an Advertisement.
 type Model struct {
@@ -66,6 +72,13 @@ const (
 	PathTokenize = "/tokenize"
 	MaxTokenize  = 8 << 20
 )
+
+// PathSealed is the path of a sealed call (spec/sealed.md#on-the-tunnel). Its head and its
+// key are in headers, its body is the sealed one.
+const PathSealed = "/v1/sealed"
+
+// GET PathSeal responds with a fleet.Seal.
+const PathSeal = "/seal"
 
 // PathControl is the path for a Control.
 const PathControl = "/control"
@@ -110,6 +123,9 @@ const (
 	HeaderDeadline    = "Kith-Deadline" // RFC 3339: when the hub cancels the call
 	HeaderCache       = "Kith-Cache"    // key of the caller's prompt cache, from CacheName
 	HeaderModel       = "Kith-Model"    // the model's id, from EscapeModel
+	HeaderSealed      = "Kith-Sealed"   // base64 of the head of a sealed call
+	HeaderSealKey     = "Kith-Seal-Key" // "ID KEY", both base64: the machine's key, and what opens the call with it
+	HeaderFault       = "Kith-Fault"    // on a sealed answer with another status than 200: the fault's code
 	HeaderRefused     = "Kith-Refused"  // on a 503 of the daemon: a Refusal
 	HeaderVersion     = "Kith-Version"
 	// HeaderGeneration is in the hub's 101: the number of this tunnel.
@@ -153,6 +169,8 @@ const (
 	RefusedSpent        Refusal = "spent"
 	RefusedUnknownModel Refusal = "unknown_model"
 	RefusedFenced       Refusal = "fenced"
+	RefusedStaleKey     Refusal = "stale_key" // a call sealed for a key that the machine no longer has
+	RefusedRepeated     Refusal = "repeated"  // a sealed call that it has opened before
 	// RefusedOther stands for a value that this version does not know.
 	RefusedOther Refusal = "another reason"
 )
@@ -162,7 +180,7 @@ const (
 // not used.
 func RefusalIn(h http.Header) Refusal {
 	switch word := Refusal(h.Get(HeaderRefused)); word {
-	case "", RefusedBusy, RefusedPaused, RefusedHours, RefusedSpent, RefusedUnknownModel, RefusedFenced:
+	case "", RefusedBusy, RefusedPaused, RefusedHours, RefusedSpent, RefusedUnknownModel, RefusedFenced, RefusedStaleKey, RefusedRepeated:
 		return word
 	default:
 		return RefusedOther

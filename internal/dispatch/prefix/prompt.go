@@ -6,7 +6,9 @@
 package prefix
 
 import (
+	"encoding/binary"
 	"math"
+	"slices"
 	"strconv"
 
 	"github.com/minio/highwayhash"
@@ -73,6 +75,24 @@ func Read(key *Key, scope string, body []byte) (p Prompt) {
 	p.Marks = p.Marks[max(0, len(p.Marks)-maxMarks):]
 	return p
 }
+
+// Rehash returns the marks of a prompt that only their fingerprints under another key are
+// known of, each 8 bytes and a length of 2 bytes in the given unit, shortest first. The
+// scope is as in Read.
+func Rehash(key *Key, scope string, marks []byte, unit int) []Mark {
+	list := make([]Mark, 0, len(marks)/markSize)
+	for mark := range slices.Chunk(marks, markSize) {
+		sum, _ := highwayhash.New64(key[:]) // fails only for a key of another size
+		sum.Write([]byte(scope))
+		sum.Write(separator)
+		sum.Write(mark[:8])
+		list = append(list, Mark{sum.Sum64(), int(binary.BigEndian.Uint16(mark[8:])) * unit})
+	}
+	return list
+}
+
+// markSize is the size of a mark for Rehash.
+const markSize = 10
 
 // separator separates the hashed parts. None of them contains this byte.
 var separator = []byte{0}

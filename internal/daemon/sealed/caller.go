@@ -1,0 +1,392 @@
+package sealed
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"encoding/binary"
+	"encoding/json/v2"
+	"io"
+	"math"
+	"net/http"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/kith/kith/internal/dialect"
+	"github.com/kith/kith/internal/dispatch/prefix"
+	"github.com/kith/kith/internal/fault"
+	"github.com/kith/kith/internal/fleet"
+	"github.com/kith/kith/internal/gateway"
+	"github.com/kith/kith/internal/seal"
+	"github.com/kith/kith/internal/tunnel"
+)
+
+// The values of gateway.Trace.Sealed (spec/sealed.md#x-kith-sealed).
+const (
+	Here     = "here"                // served on this machine
+	Yes      = "yes"                 // sealed from this machine to another one
+	NotSent  = "no; reason=not_sent" // nothing of the call left this machine
+	NoKey    = "no; reason=no_key"   // no machine that it may run on has a key
+	NoList   = "no; reason=no_list"  // the hub has no sealed calls
+	Audio    = "no; reason=audio"    // clips are not sealed
+	Upstream = "no; reason=upstream" // a service elsewhere served it
+)
+
+const (
+	maxTries = 3 // a call is sealed again twice
+	// maxError is how much of an error is read, in bytes.
+	maxError = 64 << 10
+	// hubSilence is how long the hub may send nothing while a streamed call waits; it sends a
+	// comment every 10 s.
+	hubSilence = 2 * time.Minute
+)
+
+// Caller makes the calls of this machine's programs to other machines: it seals them, or
+// refuses them, or sends them in clear, as the mode and the keys of the machines require.
+type Caller struct {
+	Hub  string // its base URL, without /v1
+	Keys *Keyring
+	Mode func() Mode
+	// Reach returns what a call can reach, given the call's own limit.
+	Reach func(fleet.KeyReach) fleet.KeyReach
+	// Send sends a request to the hub with the machine's credential. Its errors are faults.
+	Send func(*http.Request) (*http.Response, error)
+	// Refusal returns the fault of a response of the hub with another status than 200.
+	Refusal func(resp *http.Response, document []byte) *fault.Fault
+	// Clear sends a call without a seal.
+	Clear func(context.Context, *gateway.Call) (*gateway.Answer, error)
+	// Report shows an error to the owner. It contains nothing of a call.
+	Report func(format string, args ...any)
+
+	lists lists
+
+	mu      sync.Mutex
+	senders map[seal.KeyID]*seal.Sender
+}
+
+// Do makes a call. Every error is a fault. An answer was sealed by one of the machines
+// that the call was sealed for, or the call was sent in clear, which Trace.Sealed shows.
+func (c *Caller) Do(ctx context.Context, call *gateway.Call) (*gateway.Answer, error) {
+	mode := c.Mode()
+	if !mode.IsOn() {
+		return c.Clear(ctx, call)
+	}
+	call.Trace.Sealed = NotSent
+	if call.Form != nil {
+		if mode == Require {
+			return nil, refuse(`audio cannot be sealed: set [privacy] sealed = "prefer" to send it to another machine`)
+		}
+		return c.clear(ctx, call, Audio)
+	}
+	endpoint, body, err := call.ForEngine(false)
+	if err != nil {
+		return nil, err
+	}
+	out := outgoing{Caller: c, call: call, mode: mode, endpoint: endpoint, view: body.View, began: time.Now()}
+	for range maxTries {
+		answer, err := out.try(ctx)
+		if f := fault.Of(err); f == nil || f.Code != fault.StaleSeal {
+			return answer, err
+		}
+		c.lists.drop(out.listKey())
+	}
+	code := fault.CascadeExhausted
+	if call.Endpoint.Family() == fleet.Chat {
+		code = fault.CapacityFull
+	}
+	return nil, fault.New(code, "the machines that serve %q change faster than the call can be sealed for them; try again",
+		call.Model)
+}
+
+// clear sends a call without a seal.
+func (c *Caller) clear(ctx context.Context, call *gateway.Call, reason string) (*gateway.Answer, error) {
+	call.Trace.Sealed = reason
+	return c.Clear(ctx, call)
+}
+
+// refuse returns the fault of a call if nothing of it was sent.
+func refuse(format string, args ...any) *fault.Fault {
+	return fault.New(fault.CascadeExhausted, format, args...).WithNoRetry()
+}
+
+// outgoing is one call on its way.
+type outgoing struct {
+	*Caller
+	call     *gateway.Call
+	mode     Mode
+	endpoint fleet.Endpoint // as machines are asked
+	view     func(ctx context.Context, use func(body []byte) error) error
+	began    time.Time
+}
+
+func (o *outgoing) listKey() listKey {
+	return listKey{o.call.Model, o.endpoint.Family(), o.Reach(o.call.Caller.Reach)}
+}
+
+// try seals the call once and sends it, or decides that it is sent in clear or not at all.
+func (o *outgoing) try(ctx context.Context) (*gateway.Answer, error) {
+	now := time.Now()
+	l, err := o.lists.get(ctx, o.listKey(), o.fetch)
+	switch {
+	case err != nil:
+		return nil, err
+	case l.missing && o.mode == Require:
+		return nil, refuse(`the hub at %s has no sealed calls (its kith is too old): set [privacy] sealed = "prefer"`, o.Hub)
+	case l.missing && o.Keys.sealedBefore():
+		return nil, refuse("calls were sealed until now and the hub at %s shows no keys: if it went back to an older kith, "+
+			`set [privacy] sealed = "off"`, o.Hub)
+	case l.missing:
+		return o.clear(ctx, o.call, NoList)
+	}
+	p, err := o.Keys.plan(question{o.mode, o.call.Model, o.call.Endpoint.Family(), now, now.Add(l.skew)}, l.machines)
+	if err != nil {
+		o.Report("cannot keep the keys of others: %v", err)
+	}
+	switch {
+	case p.refusal != nil:
+		return nil, p.refusal
+	case p.clear:
+		return o.clear(ctx, o.call, NoKey)
+	}
+	sealed, err := o.seal(ctx, p, now)
+	if err != nil {
+		return nil, err
+	}
+	return o.send(ctx, sealed)
+}
+
+// seal seals the call for the machines of a plan.
+func (o *outgoing) seal(ctx context.Context, p plan, now time.Time) (sealed *seal.Call, err error) {
+	routing := gateway.Routing{Declined: p.declined}
+	var to []judgement
+	var senders []*seal.Sender
+	twice := map[seal.KeyID]bool{}
+	body, own := seal.Body{}, o.Keys.owner()
+	for _, j := range p.to {
+		s, err := o.sender(j.statement)
+		if id := j.statement.KeyID; err != nil || twice[id] { // its owner made it so
+			routing.Declined = append(routing.Declined, j.ID)
+			continue
+		}
+		twice[j.statement.KeyID] = true
+		to, senders = append(to, j), append(senders, s)
+		routing.To = append(routing.To, fleet.Recipient{Machine: j.ID, Key: fleet.SealKey(j.statement.KeyID)})
+		if j.statement.Account == own.Key() {
+			body.Owner = own
+		}
+	}
+	if len(to) == 0 {
+		return nil, refuse("the keys of the machines that serve %q are not valid; run kith trust", o.call.Model)
+	}
+	if err := o.Keys.sealed(to, now); err != nil { // it is in effect until the daemon ends
+		o.Report("cannot keep the keys of others: %v", err)
+	}
+	cache := o.Keys.secret("cache", now)
+	copy(body.Cache[:], cache[:])
+	head := seal.Head{
+		Endpoint: o.endpoint.Path(), Model: string(o.call.Model), Stream: o.call.Stream, Choices: max(o.call.Choices, 1),
+	}
+	rand.Read(head.Call[:])
+	err = o.view(ctx, func(text []byte) error {
+		if o.endpoint == fleet.ChatCompletions {
+			key := prefix.Key(o.Keys.secret("marks", now))
+			prompt := prefix.Read(&key, string(o.call.Model), text)
+			routing.Prompt, routing.Marks = seal.PaddedSize(prompt.Bytes), marks(prompt.Marks)
+		}
+		advice, err := json.Marshal(routing)
+		if err != nil {
+			return err
+		}
+		body.Text = text
+		sealed, err = seal.Seal(head, advice, senders, body)
+		return err
+	})
+	return sealed, err
+}
+
+// marks encodes prefixes of a prompt as in gateway.Routing.
+func marks(all []prefix.Mark) (out []byte) {
+	if len(all) > gateway.MaxMarks {
+		all = append([]prefix.Mark{all[0]}, all[len(all)-gateway.MaxMarks+1:]...)
+	}
+	for _, m := range all {
+		out = binary.BigEndian.AppendUint64(out, m.Sum)
+		steps := (m.Bytes + gateway.MarkStep - 1) / gateway.MarkStep
+		out = binary.BigEndian.AppendUint16(out, uint16(min(steps, math.MaxUint16)))
+	}
+	return out
+}
+
+// sender returns the sender for the prekey of a statement.
+func (c *Caller) sender(s *seal.Statement) (*seal.Sender, error) {
+	c.mu.Lock()
+	known := c.senders[s.KeyID]
+	c.mu.Unlock()
+	if known != nil {
+		return known, nil
+	}
+	made, err := seal.NewSender(s)
+	if err != nil {
+		return nil, err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.senders == nil || len(c.senders) >= maxContexts {
+		c.senders = map[seal.KeyID]*seal.Sender{} // the next call for each makes it again
+	}
+	c.senders[s.KeyID] = made
+	return made, nil
+}
+
+// send sends the sealed call and opens the answer.
+func (o *outgoing) send(ctx context.Context, sealed *seal.Call) (*gateway.Answer, error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, o.Hub+tunnel.PathSealed, bytes.NewReader(sealed.Request))
+	if err != nil {
+		cancel(nil)
+		return nil, err
+	}
+	req.Header.Set("Content-Type", "application/octet-stream")
+	setReach(req, o.listKey().reach)
+	if o.call.Wait >= 0 { // what is left of it
+		left := max(o.call.Wait-time.Since(o.began), 0)
+		req.Header.Set("Prefer", "wait="+strconv.FormatInt(int64(left.Round(time.Second)/time.Second), 10))
+	}
+	o.call.Trace.Sealed = Yes
+	resp, err := o.Send(req)
+	if err != nil {
+		cancel(nil)
+		return nil, err
+	}
+	o.call.Trace.Route = resp.Header.Get("X-Kith-Route")
+	in := &incoming{outgoing: o, sealed: sealed, resp: resp, cancel: cancel}
+	answer, err := in.answer()
+	if err != nil {
+		in.Close()
+	}
+	return answer, err
+}
+
+func setReach(req *http.Request, reach fleet.KeyReach) {
+	if reach != fleet.Everything {
+		req.Header.Set(gateway.HeaderReach, reach.String())
+	}
+}
+
+// The faults of an answer that the hub changed.
+var (
+	errNotSealed = fault.New(fault.EngineError,
+		"the hub passed on an answer that the machine did not seal; it was thrown away")
+	errChanged = fault.New(fault.EngineError, "the sealed answer was changed on its way")
+	errCut     = fault.New(fault.EngineError, "the sealed answer ended before its end")
+)
+
+// lied reports a fault of the hub to the owner.
+func (c *Caller) lied(f *fault.Fault) *fault.Fault {
+	c.Report("%s", f.Message)
+	return f
+}
+
+// answer opens what the hub responded. The answer to a stream begins with its first chunk:
+// before, comments of the hub are what Call.Waiting is for.
+func (in *incoming) answer() (*gateway.Answer, error) {
+	resp := in.resp
+	opened := &gateway.Answer{
+		Response: &http.Response{StatusCode: http.StatusOK, Header: http.Header{}, ContentLength: -1}, Endpoint: in.endpoint,
+	}
+	switch {
+	case resp.StatusCode != http.StatusOK:
+		document, _ := io.ReadAll(io.LimitReader(resp.Body, maxError)) // if it does not parse, there is no code
+		return nil, in.failure(in.Refusal(resp, document))
+	case in.call.Stream:
+		if err := in.begin(); err != nil {
+			return nil, err
+		}
+		in.trailer = http.Header{}
+		opened.Body, opened.Trailer = in, in.trailer
+		return opened, nil
+	}
+	text, err := in.unary()
+	if err != nil {
+		return nil, err
+	}
+	opened.Body, opened.ContentLength = &unaryBody{bytes.NewReader(text), in}, int64(len(text))
+	return opened, nil
+}
+
+// unaryBody is an opened answer.
+type unaryBody struct {
+	*bytes.Reader
+	io.Closer
+}
+
+// unary opens an answer that is not streamed.
+func (in *incoming) unary() ([]byte, error) {
+	resp := in.resp
+	limit := dialect.MaxAnswer(in.endpoint) + Room
+	all, err := io.ReadAll(io.LimitReader(resp.Body, limit+1))
+	switch {
+	case err != nil:
+		return nil, in.broken(err)
+	case resp.Header.Get("Content-Type") != "application/octet-stream":
+		return nil, in.lied(errNotSealed)
+	case int64(len(all)) > limit:
+		return nil, fault.New(fault.EngineError, "the answer is longer than %d MiB: ask for less in one request", limit>>20)
+	}
+	text, err := in.openAll(all)
+	if err != nil {
+		return nil, in.lied(errChanged)
+	}
+	return text, nil
+}
+
+// openAll opens an answer of one chunk.
+func (in *incoming) openAll(all []byte) ([]byte, error) {
+	size := min(len(all), seal.AnswerHeadSize)
+	opener, err := in.sealed.Answer(all[:size])
+	if err != nil {
+		return nil, err
+	}
+	text, err := opener.Chunk(all[size:])
+	if err == nil { // it is not the last one
+		return nil, seal.ErrOpen
+	}
+	if err == io.EOF {
+		err = nil
+	}
+	return text, err
+}
+
+// failure returns the fault of a call that the hub refused or that its machine refused. The
+// machine's own words were sealed.
+func (in *incoming) failure(f *fault.Fault) error {
+	if f.Sealed == "" {
+		return f
+	}
+	document, err := in.openText(f.Sealed)
+	if err != nil {
+		return in.lied(errChanged)
+	}
+	return machineFault(document)
+}
+
+// maxFaultText is the most bytes of a machine's error message that a caller gets.
+const maxFaultText = 512
+
+// machineFault returns the fault that a machine sealed. Its code is one that an engine can
+// cause.
+func machineFault(document []byte) *fault.Fault {
+	f, ok := dialect.ParseFault(document)
+	if !ok {
+		return fault.New(fault.EngineError, "the machine refused the request and its error cannot be read")
+	}
+	f = f.WithSealed("")
+	switch f.Code {
+	case fault.InvalidRequest, fault.ContextLengthExceeded, fault.RequestTooLarge, fault.EngineError:
+	default:
+		f.Code = fault.EngineError
+	}
+	f.Reason, f.Message = "", printable(f.Message, maxFaultText)
+	return f
+}

@@ -1,0 +1,446 @@
+// Package sealed is the daemon's part of sealed calls: it keeps keys, decides which machines
+// a call may be sealed for, seals and sends it, and opens the calls that others sealed for
+// this machine. The formats are those of package seal, the contract is docs/spec/sealed.md.
+package sealed
+
+import (
+	"cmp"
+	"crypto/hmac"
+	"crypto/rand"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/kith/kith/internal/daemon/private"
+	"github.com/kith/kith/internal/fleet"
+	"github.com/kith/kith/internal/seal"
+)
+
+// The files of a Keyring in the daemon's home, both 0600. A file of another login is moved
+// to its name with .old.
+const (
+	accountFile = "seal.json"
+	trustFile   = "trust.json"
+	oldSuffix   = ".old"
+)
+
+const (
+	keepPins   = 90 * 24 * time.Hour // after the last call
+	keepFormer = 90 * 24 * time.Hour // after the succession
+	maxKeys    = 4096                // of others
+	maxSeen    = 1024                // keys that are not known
+	maxRevoked = 64
+)
+
+// login is whose file it is.
+type login struct {
+	Hub    string `json:"hub"`
+	Member string `json:"member"`
+}
+
+// accountKeys is the content of seal.json.
+type accountKeys struct {
+	login
+	Seed   [seal.SeedSize]byte `json:"seed"`   // of the account key
+	Former []former            `json:"former"` // account keys of this machine before, the oldest first
+	Secret [32]byte            `json:"secret"` // of this daemon: of cache names and fingerprints of prompts
+	// Approved is set if the account key is on several machines.
+	Approved bool `json:"approved"`
+	// Revoked are account keys before a Reset, which a thief may have, the oldest first.
+	Revoked []seal.Fingerprint `json:"revoked,omitzero"`
+}
+
+type former struct {
+	Key       seal.AccountKey `json:"key"`
+	Signature [64]byte        `json:"signature"`
+	At        time.Time       `json:"at"`
+}
+
+// trusted is the content of trust.json.
+type trusted struct {
+	login
+	Keys     []Known                 `json:"keys"`
+	Machines map[fleet.MachineID]pin `json:"machines"`
+}
+
+// Keyring is what one login of a daemon has of keys: the account key, and the keys of
+// others. It is the only writer of its files, and is safe for concurrent use.
+type Keyring struct {
+	home string
+
+	mu      sync.Mutex
+	own     accountKeys
+	account *seal.Account
+	trust   trusted
+	ask     *seal.Ask // nil: not made yet
+	// seen are keys that were listed and are not known, by owner and name.
+	seen map[seal.Fingerprint]Known
+}
+
+// CheckFiles returns an error if a Keyring cannot use the files in home as they are.
+func CheckFiles(home string) error {
+	for name, into := range map[string]any{accountFile: new(accountKeys), trustFile: new(trusted)} {
+		if err := private.Read(filepath.Join(home, name), into); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return unusable(err, name)
+		}
+	}
+	return nil
+}
+
+func unusable(err error, name string) error {
+	if name == trustFile {
+		return fmt.Errorf("cannot use the keys of others: %w; or remove it, and compare their words again", err)
+	}
+	return fmt.Errorf("cannot use this machine's account key: %w; or remove it, and kith makes another one", err)
+}
+
+// OpenKeyring opens the keyring of a member of a hub in home. Without a file it makes an
+// account key.
+func OpenKeyring(home, hub, member string) (*Keyring, error) {
+	who, now := login{hub, member}, time.Now()
+	k := &Keyring{home: home, seen: map[seal.Fingerprint]Known{}}
+	err := k.read(accountFile, &k.own, &k.own.login, who)
+	if errors.Is(err, fs.ErrNotExist) {
+		k.own = accountKeys{login: who}
+		rand.Read(k.own.Seed[:])
+		rand.Read(k.own.Secret[:])
+		err = k.write(accountFile, &k.own)
+	}
+	if err != nil {
+		return nil, err
+	}
+	k.account = seal.NewAccount(k.own.Seed)
+	if err = k.read(trustFile, &k.trust, &k.trust.login, who); errors.Is(err, fs.ErrNotExist) {
+		k.trust, err = trusted{login: who}, nil
+	}
+	if k.trust.Machines == nil {
+		k.trust.Machines = map[fleet.MachineID]pin{}
+	}
+	k.forget(now)
+	return k, err
+}
+
+// read reads a file. It moves one of another login away, as if there were none.
+func (k *Keyring) read(name string, into any, of *login, who login) error {
+	path := filepath.Join(k.home, name)
+	err := private.Read(path, into)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return err
+	case err != nil:
+		return unusable(err, name)
+	case *of == who:
+		return nil
+	}
+	if err := os.Rename(path, path+oldSuffix); err != nil {
+		return fmt.Errorf("cannot keep the keys of %s on %s: %w", of.Member, of.Hub, err)
+	}
+	return fs.ErrNotExist
+}
+
+func (k *Keyring) write(name string, v any) error {
+	return private.Write(filepath.Join(k.home, name), v)
+}
+
+// forget drops what is older than it is kept.
+func (k *Keyring) forget(now time.Time) {
+	k.own.Former = slices.DeleteFunc(k.own.Former, func(f former) bool { return now.Sub(f.At) > keepFormer })
+	for id, p := range k.trust.Machines {
+		if now.Sub(p.Last) > keepPins {
+			delete(k.trust.Machines, id)
+		}
+	}
+}
+
+// Words returns the words of the account key, which others compare.
+func (k *Keyring) Words() seal.Words { return k.Fingerprint().Words() }
+
+// Fingerprint returns the fingerprint of the account key.
+func (k *Keyring) Fingerprint() seal.Fingerprint {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.account.Key().Fingerprint()
+}
+
+// Approved reports whether the account key is on several machines of its owner.
+func (k *Keyring) Approved() bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.own.Approved
+}
+
+// Ask returns how this machine asks the owner's other machines for the account key: the
+// words that the owner types there, and the message. With an approved key the message is
+// nil. machine is this machine's id.
+func (k *Keyring) Ask(machine string) (words seal.Words, message []byte, err error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.own.Approved {
+		return words, nil, nil
+	}
+	if k.ask == nil || k.ask.Machine != machine {
+		if k.ask, err = seal.NewAsk(machine); err != nil {
+			k.ask = nil
+			return words, nil, err
+		}
+	}
+	return k.ask.Words, k.ask.Message(), nil
+}
+
+// Approve answers the ask of another machine of the owner, who typed its words.
+func (k *Keyring) Approve(ask []byte, machine string, words seal.Words) ([]byte, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	answer, err := k.account.Approve(ask, machine, words)
+	if err != nil {
+		return nil, fmt.Errorf("cannot approve the machine: %w", err)
+	}
+	next := k.own
+	next.Approved = true
+	return answer, k.replace(next)
+}
+
+// Accept takes the account key in an answer to this machine's ask. The key before signs it,
+// so that others follow.
+func (k *Keyring) Accept(answer []byte) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.ask == nil {
+		return errors.New("cannot take an account key: this machine did not ask for one, or asked before it was " +
+			"started again; run kith trust here for new words")
+	}
+	account, err := k.ask.Accept(answer)
+	if err != nil {
+		return fmt.Errorf("cannot take the account key: %w", err)
+	}
+	next := k.own
+	next.Seed, next.Approved = account.Seed(), true
+	if account.Key() != k.account.Key() {
+		s := k.account.Succeed(account.Key())
+		next.Former = append(slices.Clone(next.Former), former{s.Former, s.Signature, time.Now()})
+		next.Former = next.Former[max(0, len(next.Former)-seal.MaxSuccession):]
+	}
+	return k.replace(next)
+}
+
+// Reset makes another account key, which no former key signs: after a theft, a succession
+// would help the thief. Others have to compare its words, and machines that still have the
+// key before are not sealed to.
+func (k *Keyring) Reset() error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	next := k.own
+	rand.Read(next.Seed[:])
+	next.Former, next.Approved = nil, false
+	next.Revoked = append(slices.Clone(next.Revoked), k.account.Key().Fingerprint())
+	next.Revoked = next.Revoked[max(0, len(next.Revoked)-maxRevoked):]
+	return k.replace(next)
+}
+
+// replace saves the account key and uses it. mu is held.
+func (k *Keyring) replace(next accountKeys) error {
+	if err := k.write(accountFile, &next); err != nil {
+		return err
+	}
+	if next.Seed != k.own.Seed {
+		k.ask = nil
+	}
+	k.own, k.account = next, seal.NewAccount(next.Seed)
+	return nil
+}
+
+// statement returns the statement of a prekey of this machine.
+func (k *Keyring) statement(machine string, prekey *seal.Prekey, made time.Time) ([]byte, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	chain := make([]seal.Succession, len(k.own.Former))
+	for i, f := range k.own.Former {
+		chain[i] = seal.Succession{Former: f.Key, Signature: f.Signature}
+	}
+	return k.account.Sign(machine, prekey, made, chain)
+}
+
+// owner returns the account key, which proves that a call is its owner's.
+func (k *Keyring) owner() *seal.Account {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.account
+}
+
+// secret returns a secret of this daemon for a purpose and a day.
+func (k *Keyring) secret(purpose string, now time.Time) (out [32]byte) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	mac := hmac.New(sha256.New, k.own.Secret[:])
+	mac.Write([]byte(purpose + " " + now.UTC().Format(time.DateOnly)))
+	return [32]byte(mac.Sum(nil))
+}
+
+// plan decides the way of a call. It learns the keys that known keys lead to.
+func (k *Keyring) plan(q question, machines []listed) (plan, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	all, learned := k.judge(machines, q.now)
+	if !learned {
+		return makePlan(q, all), nil
+	}
+	err := k.write(trustFile, &k.trust)
+	all, _ = k.judge(machines, q.now) // with the keys of this list
+	return makePlan(q, all), err
+}
+
+// judge judges each machine, and reports whether it learned a key. mu is held.
+func (k *Keyring) judge(machines []listed, now time.Time) (all []judgement, learned bool) {
+	b := k.book()
+	for i := range machines {
+		m := &machines[i]
+		j := b.judge(m, now)
+		all = append(all, j)
+		if j.verdict != ok && j.verdict != changed {
+			continue
+		}
+		key := Known{m.statement.Account.Fingerprint(), m.Owner, m.OwnerName, j.how, now.UTC().Truncate(time.Second)}
+		switch known := b.known(key.Fingerprint) != nil || key.Fingerprint == b.account; {
+		case known:
+		case j.follows && len(k.trust.Keys) < maxKeys:
+			k.trust.Keys = append(k.trust.Keys, key)
+			b.keys, learned = k.trust.Keys, true
+		case j.verdict == ok && len(k.trust.Keys) >= maxKeys:
+			all[i].verdict = changed // it cannot be kept, and so neither followed
+		default:
+			if len(k.seen) >= maxSeen {
+				clear(k.seen)
+			}
+			k.seen[key.Fingerprint] = key
+		}
+	}
+	return all, learned
+}
+
+func (k *Keyring) book() *book {
+	return &book{
+		account: k.account.Key().Fingerprint(), approved: k.own.Approved, member: k.own.Member, revoked: k.own.Revoked,
+		keys: k.trust.Keys, pins: k.trust.Machines,
+	}
+}
+
+// sealed records that a call was sealed for these machines.
+func (k *Keyring) sealed(to []judgement, now time.Time) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	now = now.UTC()
+	day, news, own := now.Truncate(24*time.Hour), false, k.account.Key().Fingerprint()
+	b := k.book()
+	for _, j := range to {
+		f := j.statement.Account.Fingerprint()
+		if f != own && b.known(f) == nil {
+			k.trust.Keys = append(k.trust.Keys, Known{f, j.Owner, j.OwnerName, j.how, now.Truncate(time.Second)})
+			b.keys, news = k.trust.Keys, true
+		}
+		if p := (pin{f, j.Owner, day}); k.trust.Machines[j.ID] != p {
+			k.trust.Machines[j.ID], news = p, true
+		}
+	}
+	if !news {
+		return nil
+	}
+	k.forget(now)
+	return k.write(trustFile, &k.trust)
+}
+
+// sealedBefore reports whether any call was sealed for others by this login.
+func (k *Keyring) sealedBefore() bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return len(k.trust.Machines) > 0
+}
+
+// Keys returns the keys of others, sorted by the names of their owners.
+func (k *Keyring) Keys() []Known {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	keys := slices.Clone(k.trust.Keys)
+	slices.SortStableFunc(keys, func(a, b Known) int { return cmp.Compare(a.Name, b.Name) })
+	return keys
+}
+
+// ConfirmWords confirms the key of a member with these words, which its owner read out. The
+// key must be known or have been listed. The member's other keys are forgotten.
+func (k *Keyring) ConfirmWords(name string, words seal.Words) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	named := false
+	check := func(key Known) bool {
+		named = named || key.Name == name
+		return key.Name == name && key.Fingerprint.Words() == words
+	}
+	for _, key := range k.trust.Keys {
+		if check(key) {
+			return k.confirm(key)
+		}
+	}
+	for _, key := range k.seen {
+		if check(key) {
+			return k.confirm(key)
+		}
+	}
+	if !named {
+		return fmt.Errorf("no key of %s was seen yet: run kith trust for the names, or make a call to a model of %s first", name, name)
+	}
+	return fmt.Errorf("these are not the words of %s's key: compare them again, and if they stay different, someone else shows that key", name)
+}
+
+// Confirm confirms the key of a member, of an invite's link. The member's other keys are
+// forgotten.
+func (k *Keyring) Confirm(owner fleet.MemberID, name string, f seal.Fingerprint) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.confirm(Known{Fingerprint: f, Owner: owner, Name: name, Since: time.Now().UTC().Truncate(time.Second)})
+}
+
+func (k *Keyring) confirm(key Known) error {
+	key.How = Confirmed
+	keys := slices.DeleteFunc(slices.Clone(k.trust.Keys), func(other Known) bool {
+		return other.Fingerprint == key.Fingerprint || other.Owner == key.Owner || other.Name == key.Name
+	})
+	return k.keep(append(keys, key), k.trust.Machines)
+}
+
+// Remove forgets the keys of a member and of its machines. The next ones are first seen.
+func (k *Keyring) Remove(name string) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	of := map[fleet.MemberID]bool{}
+	keys := slices.Clone(k.trust.Keys)
+	keys = slices.DeleteFunc(keys, func(key Known) bool {
+		of[key.Owner] = of[key.Owner] || key.Name == name
+		return key.Name == name
+	})
+	own := k.account.Key().Fingerprint()
+	pins := map[fleet.MachineID]pin{}
+	for id, p := range k.trust.Machines {
+		if !of[p.Owner] && (name != k.own.Member || p.Fingerprint != own) {
+			pins[id] = p
+		}
+	}
+	if len(keys) == len(k.trust.Keys) && len(pins) == len(k.trust.Machines) {
+		return fmt.Errorf("no key of %s is known: run kith trust for the names", name)
+	}
+	return k.keep(keys, pins)
+}
+
+// keep saves and uses what is known of others. mu is held.
+func (k *Keyring) keep(keys []Known, pins map[fleet.MachineID]pin) error {
+	next := trusted{k.trust.login, keys, pins}
+	if err := k.write(trustFile, &next); err != nil {
+		return err
+	}
+	k.trust = next
+	return nil
+}

@@ -1,0 +1,192 @@
+package sealed
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"runtime"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/kith/kith/internal/assert"
+	"github.com/kith/kith/internal/fleet"
+	"github.com/kith/kith/internal/seal"
+)
+
+func openKeys(t *testing.T, home, member string) *Keyring {
+	t.Helper()
+	return assert.Value(OpenKeyring(home, "https://hub.example", member))(t)
+}
+
+// The account key is made once, stays after a restart, and belongs to one login.
+func TestAccountKey(t *testing.T) {
+	home := t.TempDir()
+	k := openKeys(t, home, "ada")
+	assert.That(t, !k.Approved() && len(k.Keys()) == 0)
+	info := assert.Value(os.Stat(filepath.Join(home, "seal.json")))(t)
+	assert.That(t, info.Mode().Perm() == 0o600 || runtime.GOOS == "windows", info.Mode())
+	again := openKeys(t, home, "ada")
+	assert.Equal(t, again.Words(), k.Words())
+	assert.Equal(t, again.secret("x", noon), k.secret("x", noon))
+	assert.That(t, k.secret("x", noon) != k.secret("y", noon) && k.secret("x", noon) != k.secret("x", noon.Add(24*time.Hour)))
+
+	assert.OK(t, k.Confirm("m_1", "bob", printOf(7)))
+	other := openKeys(t, home, "eve")
+	assert.That(t, other.Words() != k.Words() && len(other.Keys()) == 0, "the keys of another login")
+	assert.OK(t, os.Rename(filepath.Join(home, "seal.json.old"), filepath.Join(home, "seal.json")))
+	assert.OK(t, os.Rename(filepath.Join(home, "trust.json.old"), filepath.Join(home, "trust.json")))
+	back := openKeys(t, home, "ada")
+	assert.That(t, back.Words() == k.Words() && len(back.Keys()) == 1, "the copy is the backup")
+
+	assert.OK(t, CheckFiles(home))
+	if runtime.GOOS != "windows" {
+		assert.OK(t, os.Chmod(filepath.Join(home, "seal.json"), 0o644))
+		assert.Fails(t, CheckFiles(home), "cannot use this machine's account key")
+		assert.Fails(t, assert.Err(OpenKeyring(home, "https://hub.example", "ada")), "chmod 600")
+		assert.OK(t, os.Chmod(filepath.Join(home, "seal.json"), 0o600))
+	}
+	assert.OK(t, os.WriteFile(filepath.Join(home, "trust.json"), []byte("{"), 0o600))
+	assert.Fails(t, CheckFiles(home), "cannot use the keys of others")
+	assert.Fails(t, assert.Err(OpenKeyring(home, "https://hub.example", "ada")), "compare their words again")
+}
+
+// A machine gets the account key of another one; its former key signs the new one, so that
+// others follow.
+func TestApprove(t *testing.T) {
+	home := t.TempDir()
+	first, second := openKeys(t, t.TempDir(), "ada"), openKeys(t, home, "ada")
+	former := second.Words()
+	words, message, err := second.Ask("m_2")
+	assert.That(t, err == nil && message != nil, err)
+	same, _, _ := second.Ask("m_2")
+	assert.Equal(t, same, words)
+
+	assert.Fails(t, assert.Err(first.Approve(message, "m_2", seal.NewWords())), "not the words")
+	assert.That(t, !first.Approved())
+	answer := assert.Value(first.Approve(message, "m_2", words))(t)
+	assert.That(t, first.Approved())
+	assert.Fails(t, openKeys(t, t.TempDir(), "ada").Accept(answer), "did not ask")
+	answer[0] ^= 1
+	assert.Fails(t, second.Accept(answer), "cannot take the account key")
+	answer[0] ^= 1
+	assert.OK(t, second.Accept(answer))
+	assert.That(t, second.Approved() && second.Words() == first.Words() && second.Words() != former)
+	_, message, err = second.Ask("m_2")
+	assert.That(t, err == nil && message == nil, "an approved machine asks")
+	assert.Fails(t, second.Accept(answer), "did not ask")
+
+	second = openKeys(t, home, "ada") // after a restart
+	prekey := assert.Value(seal.NewPrekey())(t)
+	s := assert.Value(seal.ParseStatement(assert.Value(second.statement("m_2", prekey, noon))(t)))(t)
+	assert.That(t, s.Machine == "m_2" && s.Account.Fingerprint() == first.Fingerprint() && len(s.Former) == 1 &&
+		s.Former[0].Former.Fingerprint().Words() == former, s)
+
+	own := shows("m_1", "ada", "own", 0)
+	own.statement = &seal.Statement{Made: noon, Machine: "m_1", Account: first.account.Key()}
+	assert.OK(t, second.Reset())
+	second = openKeys(t, home, "ada")
+	assert.Equal(t, second.book().judge(&own, noon).verdict, changed, "a machine with the key before")
+	assert.That(t, !second.Approved() && second.Words() != first.Words())
+	s = assert.Value(seal.ParseStatement(assert.Value(second.statement("m_2", prekey, noon))(t)))(t)
+	assert.That(t, len(s.Former) == 0, "a stolen key leads to the new one")
+}
+
+// A key that known keys lead to is learned from the list, also for the member's machines
+// that come before in it.
+func TestSuccession(t *testing.T) {
+	k := openKeys(t, t.TempDir(), "cy")
+	assert.OK(t, k.Confirm("id of ada", "ada", printOf(3)))
+	machines := []listed{shows("a", "ada", "shared", 2), shows("b", "ada", "shared", 2, 3)}
+	p := assert.Value(k.plan(question{Require, "m", fleet.Chat, noon, noon}, machines))(t)
+	assert.That(t, len(p.to) == 2 && p.refusal == nil, p.refusal)
+	assert.That(t, len(k.Keys()) == 2 && k.Keys()[1].How == Confirmed, k.Keys())
+}
+
+// Words confirm the key that was seen with them, and no other.
+func TestConfirm(t *testing.T) {
+	home := t.TempDir()
+	k := openKeys(t, home, "cy")
+	ada := []listed{shows("a", "ada", "shared", 2)}
+	q := question{Prefer, "m", fleet.Chat, noon, noon}
+	assert.Fails(t, k.ConfirmWords("ada", printOf(2).Words()), "no key of ada was seen yet")
+	assert.OK(t, assert.Err(k.plan(q, ada)))
+	assert.Fails(t, k.ConfirmWords("ada", printOf(3).Words()), "not the words of ada's key")
+	assert.Fails(t, k.ConfirmWords("bob", printOf(2).Words()), "no key of bob")
+	assert.OK(t, k.ConfirmWords("ada", printOf(2).Words()))
+	keys := openKeys(t, home, "cy").Keys()
+	assert.That(t, len(keys) == 1 && keys[0].How == Confirmed && keys[0].Owner == "id of ada" && keys[0].Fingerprint == printOf(2), keys)
+
+	// Another key is refused until its words were compared; then the one before is not taken.
+	next := []listed{shows("a", "ada", "shared", 4)}
+	assert.That(t, assert.Value(k.plan(q, next))(t).refusal != nil)
+	assert.OK(t, k.ConfirmWords("ada", printOf(4).Words()))
+	assert.That(t, len(assert.Value(k.plan(q, next))(t).to) == 1)
+	assert.That(t, assert.Value(k.plan(q, ada))(t).refusal != nil, "the key before")
+
+	assert.OK(t, k.Remove("ada"))
+	assert.Fails(t, k.Remove("ada"), "no key of ada is known")
+	assert.That(t, len(assert.Value(k.plan(q, ada))(t).to) == 1, "first seen again")
+}
+
+// What was sealed to is kept for 90 days, in the file, and Remove forgets it.
+func TestPins(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		home := t.TempDir()
+		k := openKeys(t, home, "cy")
+		assert.That(t, !k.sealedBefore())
+		p := plan{to: []judgement{
+			{listed: ref(shows("a", "ada", "shared", 2)), verdict: ok, how: FirstSeen},
+			{listed: &listed{SealMachine: fleet.SealMachine{ID: "b", Owner: "me", OwnerName: "cy"}, statement: &seal.Statement{Account: k.account.Key()}}, verdict: ok, how: Confirmed},
+		}}
+		assert.OK(t, k.sealed(p.to, time.Now()))
+		written := assert.Value(os.Stat(filepath.Join(home, "trust.json")))(t)
+		assert.OK(t, k.sealed(p.to, time.Now()))
+		same := assert.Value(os.Stat(filepath.Join(home, "trust.json")))(t)
+		assert.That(t, os.SameFile(written, same), "written for every call")
+		k = openKeys(t, home, "cy")
+		old := func(id, owner string, own fleet.MemberID) *fleet.SealMachine {
+			return &fleet.SealMachine{ID: fleet.MachineID(id), Owner: own, OwnerName: owner}
+		}
+		assert.That(t, k.sealedBefore() && len(k.Keys()) == 1 && k.Keys()[0].How == FirstSeen, k.Keys())
+		assert.That(t, k.book().pinned(old("a", "x", "x")) && k.book().pinned(old("x", "x", "id of ada")) && k.book().pinned(old("x", "cy", "me")))
+		assert.That(t, !k.book().pinned(old("x", "bob", "id of bob")))
+		assert.OK(t, k.Remove("cy"))
+		assert.That(t, !k.book().pinned(old("b", "cy", "me")) && k.book().pinned(old("a", "x", "x")))
+
+		time.Sleep(91 * 24 * time.Hour)
+		k = openKeys(t, home, "cy")
+		assert.That(t, !k.sealedBefore() && !k.book().pinned(old("a", "x", "x")), "after 90 days")
+		assert.That(t, k.book().pinned(old("x", "ada", "y")), "the key is known for longer")
+	})
+}
+
+func ref[T any](v T) *T { return &v }
+
+// A hub that invents members cannot fill the disk.
+func TestTooManyKeys(t *testing.T) {
+	k := openKeys(t, t.TempDir(), "cy")
+	for i := range maxKeys {
+		k.trust.Keys = append(k.trust.Keys, Known{Fingerprint: seal.Fingerprint{byte(i), byte(i >> 8), 1}, Owner: fleet.MemberID(fmt.Sprint(i))})
+	}
+	p := assert.Value(k.plan(question{Prefer, "m", fleet.Chat, noon, noon}, []listed{shows("a", "ada", "shared", 2)}))(t)
+	assert.That(t, p.refusal != nil)
+}
+
+// Without a disk nothing that matters is lost silently.
+func TestUnwritable(t *testing.T) {
+	if os.Getuid() == 0 || runtime.GOOS == "windows" {
+		t.Skip("root writes everywhere")
+	}
+	home := t.TempDir()
+	k := openKeys(t, home, "cy")
+	assert.OK(t, os.Chmod(home, 0o500))
+	defer os.Chmod(home, 0o700)
+	before := k.Words()
+	assert.That(t, errors.Is(k.Reset(), fs.ErrPermission) && k.Words() == before)
+	assert.That(t, errors.Is(k.Confirm("x", "ada", printOf(2)), fs.ErrPermission) && len(k.Keys()) == 0)
+	assert.That(t, errors.Is(k.sealed([]judgement{{listed: ref(shows("a", "ada", "shared", 2)), verdict: ok}}, noon), fs.ErrPermission))
+	assert.That(t, k.sealedBefore(), "it holds until the daemon ends")
+}
