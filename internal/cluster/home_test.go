@@ -213,11 +213,13 @@ func TestDayOfALostCall(t *testing.T) {
 				_ = http.NewResponseController(w).Flush()
 				time.Sleep(time.Second)
 				h.line.Close()
+				time.Sleep(time.Second) // the end of the answer must not overtake the loss
 			}
 			h.forwarded("/v1/chat/completions", "1 1", "")
 			if n := limits.Load.Started(h.parts.Registry.Now()); n != want {
 				t.Errorf("after %q: %d calls count for the day, not %d", text, n, want)
 			}
+			time.Sleep(time.Second) // the machine's handler ends
 		})
 	}
 }

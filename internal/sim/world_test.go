@@ -278,7 +278,9 @@ func (w *world) addShared(slots int) (ann, bob *member, box *machine) {
 func (w *world) share(owner, with *member) {
 	w.t.Helper()
 	w.must(w.db.AddShare(w.t.Context(), account.Share{ID: w.newID("shr_"), OwnerID: owner.ID, MemberID: with.ID, Created: time.Now().UTC()}))
-	w.live.Settle(w.t.Context())
+	for _, n := range w.nodes() {
+		n.live.Settle(w.t.Context())
+	}
 	synctest.Wait()
 }
 
