@@ -268,14 +268,11 @@ func waitingFor(comment string) string {
 
 func (a *app) run() *cobra.Command {
 	return a.completing(a.anyModel(), command("kith run", func(ctx context.Context, args []string) error {
-		surface, ok, err := a.byKey()
-		if err == nil && !ok {
-			surface, err = a.toDaemon()
-		}
+		surface, local, err := a.toModels()
 		if err != nil {
 			return err
 		}
-		c := &conversation{app: a, surface: surface, local: !ok, model: args[0]}
+		c := &conversation{app: a, surface: surface, local: local, model: args[0]}
 		prompt := strings.Join(args[1:], " ")
 		if prompt == "" && terminal(a.in) {
 			return c.chat(ctx)

@@ -359,8 +359,8 @@ func runForeground(program *exec.Cmd) error {
 const localKey = "kith"
 
 // target returns the model and the surface for an agent. It uses this machine's daemon if
-// the daemon can serve the agent, and if it either serves the model itself or there is no
-// API key. Otherwise it uses the hub.
+// the daemon can serve the agent, and if it either serves the model itself, or is signed in
+// to the hub: then it seals the calls. Otherwise it uses the hub.
 func (a *app) target(ctx context.Context, local bool, model string) (target, error) {
 	var here []listed
 	base := ""
@@ -381,6 +381,16 @@ func (a *app) target(ctx context.Context, local bool, model string) (target, err
 	at := func(m listed) target { return target{base, localKey, m.ID, m.ContextLength} }
 	if one, ok := choose(here, model); ok && (model != "" || !found) {
 		return at(one), nil
+	}
+	if saved, ok := a.signedIn(); ok && base != "" {
+		if models, err := asMachine(saved).list(ctx); err == nil { // this machine's own are not in it
+			if one, ok := choose(append(models, here...), model); ok {
+				return at(one), nil
+			}
+		}
+	}
+	if a.mustSeal() {
+		return target{}, failure{exitNoCapacity, fmt.Errorf("cannot launch on %s: [privacy] sealed = \"require\" lets only this machine's daemon make calls, and it does not reach the model for this agent", cmp.Or(model, "any model"))}
 	}
 	if !found {
 		if base != "" {

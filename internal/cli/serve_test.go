@@ -340,7 +340,13 @@ func TestAMachineJoins(t *testing.T) {
 			t.Fatalf("the machine did not become reachable: %+v\n%s", got, kith(t, "", "status").out)
 		}
 	}
-	check(t, kith(t, "", "run", "llama3:8b", "hi"), said{0, "Hello from here\n", ""})
+	check(t, kith(t, "", "run", "llama3:8b", "hi"), said{0, "Hello from here\n", ""}) // by the daemon, which is signed in
+	call := assert.Value(http.NewRequest("POST", base+"/v1/chat/completions", strings.NewReader(`{"model":"llama3:8b","stream":true,"messages":[{"role":"user","content":"hi"}]}`)))(t)
+	call.Header.Set("Authorization", "Bearer "+os.Getenv("KITH_API_KEY"))
+	answer := assert.Value(http.DefaultClient.Do(call))(t)
+	text := assert.Value(io.ReadAll(answer.Body))(t)
+	answer.Body.Close()
+	assert.Require(t, answer.StatusCode == 200 && strings.Contains(string(text), "[DONE]"), answer.StatusCode, string(text))
 	if got := kith(t, "", "admin", "--data", dir, "machine", "list"); !strings.Contains(got.out, "desk") || !strings.Contains(got.out, "online") || !strings.Contains(got.out, "   now    ") {
 		t.Errorf("machine list: %+v", got)
 	}
