@@ -11,6 +11,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"unicode/utf16"
@@ -72,7 +73,13 @@ func sees(ts *testscript.TestScript, neg bool, args []string) {
 	var places map[string][]byte
 	switch args[0] {
 	case "memory":
-		places = memory(ts, of(ts).procs["hub"].cmd.Process.Pid)
+		places = map[string][]byte{}
+		for _, pid := range family(of(ts).procs["hub"].cmd.Process.Pid) {
+			memory(ts, pid, places)
+		}
+		if len(places) == 0 {
+			ts.Fatalf("the hub has no memory")
+		}
 	case "disk":
 		places = map[string][]byte{"the log": []byte(of(ts).procs["hub"].said())}
 		ts.Check(filepath.WalkDir(ts.MkAbs("hub"), func(path string, entry fs.DirEntry, err error) error {
@@ -105,14 +112,28 @@ func sees(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// memory returns the writable memory of a process, by its addresses.
-func memory(ts *testscript.TestScript, pid int) map[string][]byte {
+// family returns a process and those that it started: several nodes, and their database.
+func family(pid int) []int {
+	all := []int{pid}
+	threads, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid)) // a valid pattern
+	for _, path := range threads {
+		children, _ := os.ReadFile(path) // none, if it has ended
+		for child := range strings.FieldsSeq(string(children)) {
+			if n, err := strconv.Atoi(child); err == nil {
+				all = append(all, family(n)...)
+			}
+		}
+	}
+	return all
+}
+
+// memory adds the writable memory of a process, by its addresses.
+func memory(ts *testscript.TestScript, pid int, places map[string][]byte) {
 	maps, err := os.ReadFile(fmt.Sprintf("/proc/%d/maps", pid))
 	ts.Check(err)
 	mem, err := os.Open(fmt.Sprintf("/proc/%d/mem", pid))
 	ts.Check(err)
 	defer mem.Close()
-	places := map[string][]byte{}
 	lines := bufio.NewScanner(bytes.NewReader(maps))
 	for lines.Scan() {
 		var from, to int64
@@ -122,12 +143,8 @@ func memory(ts *testscript.TestScript, pid int) map[string][]byte {
 		}
 		text := make([]byte, to-from)
 		n, _ := mem.ReadAt(text, from) // a part that is gone, or was never used
-		places[fmt.Sprintf("%x", from)] = text[:n]
+		places[fmt.Sprintf("%x of process %d", from, pid)] = text[:n]
 	}
-	if len(places) == 0 {
-		ts.Fatalf("the hub has no memory")
-	}
-	return places
 }
 
 // forms returns how a word may be written.
