@@ -22,16 +22,18 @@ import (
 // double is an engine double of a script's.
 type double struct{ engine *enginetest.Engine }
 
-// double NAME KIND [key=KEY] [MODEL...] starts an engine double; $NAME is its URL.
+// double NAME KIND [key=KEY] [embeds=MODEL] [MODEL...] starts an engine double; $NAME is
+// its URL.
 func startDouble(ts *testscript.TestScript, neg bool, args []string) {
-	usage(ts, neg, len(args) >= 2, "double NAME KIND [key=KEY] [MODEL...]")
+	usage(ts, neg, len(args) >= 2, "double NAME KIND [key=KEY] [embeds=MODEL] [MODEL...]")
 	var o enginetest.Options
 	for _, arg := range args[2:] {
 		if key, ok := strings.CutPrefix(arg, "key="); ok {
 			o.Key = key
 			continue
 		}
-		o.Models = append(o.Models, enginetest.Model{ID: arg})
+		id, embeds := strings.CutPrefix(arg, "embeds=")
+		o.Models = append(o.Models, enginetest.Model{ID: id, Embeddings: embeds})
 	}
 	e := enginetest.New(enginetest.Kind(args[1]), o)
 	ts.Check(e.Start())
