@@ -11,7 +11,7 @@ STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 GREMLINS    := github.com/go-gremlins/gremlins/cmd/gremlins@v0.6.0
 SQLC        := github.com/sqlc-dev/sqlc/cmd/sqlc@v1.31.1
 
-.PHONY: help run build build-slim llama test test-all check flaky soak cluster mutate bench bench-idle bench-builtin bench-routing h2spec generate man release fmt setup-test clean
+.PHONY: help run build build-slim llama test test-all check flaky soak cluster mutate bench bench-idle bench-builtin bench-sealed bench-routing h2spec generate man release fmt setup-test clean
 
 help: ## this list
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -66,6 +66,9 @@ mutate: ## change one operator of the routing rules or the credentials at a time
 
 bench: build ## CPU a request and a chunk, beside a plain proxy and nginx
 	@$(GO) run ./bench
+
+bench-sealed: build ## sealed calls beside calls in clear: CPU of the hub and of both daemons
+	@$(GO) run ./bench -sealed
 
 bench-builtin: build ## the built-in engine: conversations over two daemons, tokens a second beside node-llama-cpp and llama-server
 	@$(GO) run ./bench -builtin

@@ -114,11 +114,11 @@ type workload struct {
 
 // figure is what one round of one workload on one target gave.
 type figure struct {
-	cpu   float64 // µs of the target's processes for an answer or a chunk
-	first float64 // of these, its first process's: kith's hub
-	rate  float64 // answers or chunks a second
-	p50   time.Duration
-	p99   time.Duration
+	cpu  float64   // µs of the target's processes for an answer or a chunk
+	each []float64 // of these, each process's; the first is kith's hub
+	rate float64   // answers or chunks a second
+	p50  time.Duration
+	p99  time.Duration
 	// broken is how many requests failed. Go's ReverseProxy cuts about one in a
 	// hundred (golang/go#40747); all others must have none.
 	broken int
@@ -146,11 +146,8 @@ func (w workload) run(ctx context.Context, t *target) (figure, error) {
 		p50: got.times[len(got.times)/2], p99: got.times[len(got.times)*99/100],
 	}
 	for i := range after {
-		each := float64((after[i] - before[i]).Microseconds()) / float64(got.units)
-		if i == 0 {
-			f.first = each
-		}
-		f.cpu += each
+		f.each = append(f.each, float64((after[i]-before[i]).Microseconds())/float64(got.units))
+		f.cpu += f.each[i]
 	}
 	return f, nil
 }

@@ -6,11 +6,12 @@
 //	go run ./bench [-rounds 5] [-out docs/performance.md]
 //	go run ./bench -idle 10000
 //	go run ./bench -builtin
+//	go run ./bench -sealed
 //
 // The second form measures idle tunnels instead: what each costs the hub in
 // memory, and how long all of them take to come back after the hub's restart. The
 // third measures the built-in engine: conversations, and tokens a second beside
-// node-llama-cpp and llama-server.
+// node-llama-cpp and llama-server. The fourth measures sealed calls beside calls in clear.
 package main
 
 import (
@@ -73,6 +74,7 @@ func measure() {
 	only := flag.String("only", "", "measure only rigs whose name holds this; with -builtin only parts: conversations, node-llama-cpp, llama-server")
 	alone := flag.String("load", "", "run only this workload: unary, paced, messages, responses, batched, open or prompt")
 	machines := flag.Int("idle", 0, "measure that many idle tunnels instead")
+	seal := flag.Bool("sealed", false, "measure sealed calls beside calls in clear instead")
 	engines := flag.Bool("builtin", false, "measure the built-in engine instead")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
@@ -85,6 +87,10 @@ func measure() {
 	defer b.end()
 	if *machines > 0 {
 		b.idle(ctx, *machines)
+		return
+	}
+	if *seal {
+		fmt.Print(b.sealed(ctx, *rounds))
 		return
 	}
 	if *engines {
@@ -165,7 +171,7 @@ func table(rigs []*target, results map[string]map[string][]figure, rounds int) s
 		}
 		text := fmt.Sprintf(format, median(figures, func(f figure) float64 { return f.cpu }))
 		if rig.name == ours {
-			text += " (hub " + fmt.Sprintf(format, median(figures, func(f figure) float64 { return f.first })) + ")"
+			text += " (hub " + fmt.Sprintf(format, median(figures, func(f figure) float64 { return f.each[0] })) + ")"
 		}
 		return text
 	}
@@ -193,7 +199,10 @@ func milli(figures []figure) []figure {
 	figures = slices.Clone(figures)
 	for i := range figures {
 		figures[i].cpu /= 1000
-		figures[i].first /= 1000
+		figures[i].each = slices.Clone(figures[i].each)
+		for j := range figures[i].each {
+			figures[i].each[j] /= 1000
+		}
 	}
 	return figures
 }

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
@@ -12,7 +11,6 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
-	"io"
 	"math/big"
 	"net"
 	"net/http"
@@ -191,22 +189,18 @@ func (b *bench) kithRig(ctx context.Context, engine string) *target {
 	return t
 }
 
-// ready waits until a listing through the target names the model. An error holds the
-// logs of the processes named.
+// ready waits until the target serves a call. An error holds the logs of the processes
+// named.
 func (b *bench) ready(ctx context.Context, t *target, processes ...string) {
 	c := t.client(1)
 	defer c.CloseIdleConnections()
+	var last error
 	err := await(ctx, 20*time.Second, func() bool {
-		response, err := t.send(ctx, c, http.MethodGet, ask{path: "/models"})
-		if err != nil {
-			return false
-		}
-		defer response.Body.Close()
-		text, _ := io.ReadAll(response.Body)
-		return bytes.Contains(text, []byte(model))
+		_, last = t.exchange(ctx, c, chat())
+		return last == nil
 	})
 	if err != nil {
-		check(fmt.Errorf("%s is not ready: %w%s", t.name, err, b.logs(processes...)))
+		check(fmt.Errorf("%s is not ready: %w: %w%s", t.name, err, last, b.logs(processes...)))
 	}
 }
 
