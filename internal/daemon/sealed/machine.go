@@ -275,6 +275,7 @@ type Answer struct {
 	id     string // correlation id
 	status int
 	text   []byte // not sealed yet
+	tail   []byte // the last bytes written
 	ran    bool   // something of what the engine answered was sent
 }
 
@@ -306,6 +307,8 @@ func (a *Answer) streams() bool { return a.status == http.StatusOK && a.call.Str
 func (a *Answer) Write(p []byte) (int, error) {
 	a.WriteHeader(http.StatusOK)
 	a.text = append(a.text, p...)
+	a.tail = append(a.tail, p[max(0, len(p)-maxTail):]...)
+	a.tail = a.tail[max(0, len(a.tail)-maxTail):]
 	return len(p), nil
 }
 
@@ -346,6 +349,9 @@ func (a *Answer) Close() error {
 		if err := a.seal(true); err != nil {
 			return err
 		}
+		if !a.whole() { // the hub records so, and cannot read it
+			return nil
+		}
 		_, err := a.ResponseWriter.Write([]byte("data: [DONE]\n\n"))
 		return err
 	case a.status == http.StatusOK:
@@ -354,10 +360,22 @@ func (a *Answer) Close() error {
 	return a.fail()
 }
 
-// served sends an answer that is not streamed. The hub reads its usage in the trailer.
+// maxTail is how many of the last bytes of a stream have its end mark.
+const maxTail = 16
+
+// whole reports whether the engine's stream has its end mark.
+func (a *Answer) whole() bool {
+	return bytes.HasSuffix(bytes.TrimRight(a.tail, "\r\n"), []byte("[DONE]"))
+}
+
+// served sends an answer that is not streamed. The hub cannot check it; it reads the usage
+// in the trailer.
 func (a *Answer) served() error {
 	usage, err := dialect.CheckUnary(bytes.NewReader(a.text))
-	if err != nil || !usage.Reported { // the caller's daemon checks the rest
+	switch {
+	case err != nil:
+		return a.fault(fault.Of(err))
+	case !usage.Reported:
 		return a.unary(a.status, a.text)
 	}
 	h := a.Header()
@@ -406,10 +424,8 @@ func (a *Answer) unary(status int, text []byte) error {
 // because engines quote prompts, and its code is beside it.
 func (a *Answer) fail() error {
 	h := a.Header()
-	f := gateway.EngineFault(a.status, a.text)
-	if f != nil {
-		h.Set(tunnel.HeaderFault, string(f.Code))
-		return a.unary(f.Status(), dialect.FaultBody(dialect.Chat, f, a.id))
+	if f := gateway.EngineFault(a.status, a.text); f != nil {
+		return a.fault(f)
 	}
 	h.Del("Content-Type")
 	h.Del("Content-Length")
@@ -418,4 +434,10 @@ func (a *Answer) fail() error {
 	}
 	a.ResponseWriter.WriteHeader(a.status)
 	return nil
+}
+
+// fault seals a fault of the engine, with its code beside it.
+func (a *Answer) fault(f *fault.Fault) error {
+	a.Header().Set(tunnel.HeaderFault, string(f.Code))
+	return a.unary(f.Status(), dialect.FaultBody(dialect.Chat, f, a.id))
 }

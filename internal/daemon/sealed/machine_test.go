@@ -175,7 +175,8 @@ func TestAnswer(t *testing.T) {
 			io.WriteString(a, part)
 			assert.OK(t, http.NewResponseController(a).Flush())
 		}
-		io.WriteString(a, "three")
+		io.WriteString(a, "three\n\ndata: [DO")
+		io.WriteString(a, "NE]\n\n")
 		a.Header().Set("Kith-Usage", "3 5")
 		a.Header().Set("Kith-Cached", "2")
 	})
@@ -185,10 +186,14 @@ func TestAnswer(t *testing.T) {
 		return assert.Value(base64.StdEncoding.DecodeString(strings.TrimPrefix(frames[i], "data: ")))(t)
 	}
 	opener := assert.Value(call.Answer(decode(0)))(t)
-	for i, want := range []string{"one", "two", "three", "3 5 2"} {
+	for i, want := range []string{"one", "two", "three\n\ndata: [DONE]\n\n", "3 5 2"} {
 		got, err := opener.Chunk(decode(i + 1))
 		assert.That(t, string(got) == want && (err == io.EOF) == (i == 3), string(got), err)
 	}
+
+	// The hub records an engine's stream without an end mark as incomplete.
+	_, text, _ = answered(true, func(a *Answer) { io.WriteString(a, "data: {}\n\n") })
+	assert.That(t, !strings.Contains(text, "[DONE]") && strings.Count(text, "data: ") == 3, text)
 
 	const usage = `{"id":"1","usage":{"prompt_tokens":3,"completion_tokens":5,"prompt_tokens_details":{"cached_tokens":2}}}`
 	resp, text, call = answered(false, func(a *Answer) {
@@ -199,6 +204,10 @@ func TestAnswer(t *testing.T) {
 	got, err := in.openAll([]byte(text))
 	assert.That(t, err == nil && string(got) == usage && resp.Header.Get("Content-Type") == "application/octet-stream", err)
 	assert.That(t, resp.Trailer.Get("Kith-Usage") == "3 5" && resp.Trailer.Get("Kith-Cached") == "2", resp.Trailer)
+
+	// An answer that the hub would refuse is an error to the hub, too.
+	resp, text, _ = answered(false, func(a *Answer) { io.WriteString(a, `{"error":{"message":"what is 7+5?"}}`) })
+	assert.That(t, resp.StatusCode == 502 && resp.Header.Get(tunnel.HeaderFault) == "engine_error" && !strings.Contains(text, "7+5"), resp.StatusCode, resp.Header)
 
 	for _, c := range []struct {
 		status      int
