@@ -535,6 +535,7 @@ func TestDowngrade(t *testing.T) {
 	h := newSealHub(t, sealed.Prefer)
 	h.does(refuseWith(200, `{"id":"1","object":"chat.completion","choices":[]}`, "Content-Type", "application/json"))
 	unkeyed := func(l *fleet.SealList) { l.Machines[0].Statement, l.Machines[0].Keys = nil, nil }
+	silent := func(l *fleet.SealList) { l.Machines[0].Statement, l.Machines[0].Keys = nil, []fleet.SealKey{{1}} }
 	ask := func(r *rig, body string) (*http.Response, string) {
 		t.Helper()
 		resp := r.post("/v1/chat/completions", body)
@@ -549,11 +550,13 @@ func TestDowngrade(t *testing.T) {
 		want   string // X-Kith-Sealed, or a part of the refusal
 	}{
 		{"no key", sealed.Prefer, false, func() { h.list = unkeyed }, "no; reason=no_key"},
-		{"no key, now", sealed.Prefer, true, func() { h.list = func(l *fleet.SealList) { unkeyed(l); l.Machines[0].Keys = []fleet.SealKey{{1}} } }, "ada was sealed to until now and the hub shows no key of attic: if it went back to an older kith, run kith trust remove ada"},
+		{"no key, now", sealed.Prefer, true, func() { h.list = unkeyed }, "ada was sealed to until now and the hub shows no key of attic: if it went back to an older kith, run kith trust remove ada"},
 		{"another key", sealed.Prefer, true, func() { h.list = func(l *fleet.SealList) { l.Machines[0].Statement = statementOf(t, "mch_1", 0) } }, "ada's attic has another key than before"},
 		{"another owner", sealed.Prefer, true, func() { h.list = func(l *fleet.SealList) { l.Machines[0].Owner = "mem_eve" } }, "has a key that is not valid"},
 		{"no list", sealed.Prefer, false, func() { h.noList = true }, "no; reason=no_list"},
 		{"no list, now", sealed.Prefer, true, func() { h.noList = true }, "calls were sealed until now"},
+		{"a key that it does not show", sealed.Prefer, false, func() { h.list = silent }, "ada's attic does not show its key, and nothing else that serves \"test-model\" can be sealed to; try again"},
+		{"a key that it does not show, now", sealed.Prefer, true, func() { h.list = silent }, "ada's attic does not show its key"},
 		{"require, no list", sealed.Require, false, func() { h.noList = true }, "has no sealed calls"},
 		{"require, no key", sealed.Require, false, func() { h.list = unkeyed }, `ada's attic has no key (its kith is too old); run kith trust, or set [privacy] sealed = "prefer"`},
 		{"require, not compared", sealed.Require, false, func() {}, "ada's attic has a key that you have not compared"},
@@ -576,7 +579,11 @@ func TestDowngrade(t *testing.T) {
 			assert.That(t, len(h.bodies) == asked+1 && h.bodies[asked] == clearBody, c.name)
 			continue
 		}
-		assert.That(t, resp.StatusCode == 503 && strings.Contains(text, `"CASCADE_EXHAUSTED"`) && resp.Header.Get("X-Should-Retry") == "false", c.name, resp.StatusCode, text)
+		code, again := `"CASCADE_EXHAUSTED"`, "false"
+		if strings.Contains(c.want, "does not show") {
+			code, again = `"CAPACITY_FULL"`, ""
+		}
+		assert.That(t, resp.StatusCode == 503 && strings.Contains(text, code) && resp.Header.Get("X-Should-Retry") == again, c.name, resp.StatusCode, resp.Header, text)
 		var body struct {
 			Error struct{ Message string }
 		}

@@ -127,7 +127,11 @@ func (o *outgoing) listKey() listKey {
 // try seals the call once and sends it, or decides that it is sent in clear or not at all.
 func (o *outgoing) try(ctx context.Context) (*gateway.Answer, error) {
 	now := time.Now()
-	l, err := o.lists.get(ctx, o.listKey(), o.fetch)
+	l, p, err := o.plan(ctx, now)
+	if err == nil && !l.missing && len(p.to) == 0 && l.fetched.Before(now) { // a newer list may allow more
+		o.lists.drop(o.listKey())
+		l, p, err = o.plan(ctx, now)
+	}
 	switch {
 	case err != nil:
 		return nil, err
@@ -138,12 +142,6 @@ func (o *outgoing) try(ctx context.Context) (*gateway.Answer, error) {
 			`set [privacy] sealed = "off"`, o.Hub)
 	case l.missing:
 		return o.clear(ctx, o.call, NoList)
-	}
-	p, err := o.Keys.plan(question{o.mode, o.call.Model, o.call.Endpoint.Family(), now, now.Add(l.skew)}, l.machines)
-	if err != nil {
-		o.Report("cannot keep the keys of others: %v", err)
-	}
-	switch {
 	case p.refusal != nil:
 		return nil, p.refusal
 	case p.clear:
@@ -154,6 +152,19 @@ func (o *outgoing) try(ctx context.Context) (*gateway.Answer, error) {
 		return nil, err
 	}
 	return o.send(ctx, sealed)
+}
+
+// plan decides the way of the call by the hub's list. There is none if the list is missing.
+func (o *outgoing) plan(ctx context.Context, now time.Time) (*list, plan, error) {
+	l, err := o.lists.get(ctx, o.listKey(), o.fetch)
+	if err != nil || l.missing {
+		return l, plan{}, err
+	}
+	p, err := o.Keys.plan(question{o.mode, o.call.Model, o.call.Endpoint.Family(), now, now.Add(l.skew)}, l.machines)
+	if err != nil {
+		o.Report("cannot keep the keys of others: %v", err)
+	}
+	return l, p, nil
 }
 
 // seal seals the call for the machines of a plan.

@@ -94,7 +94,8 @@ type listed struct {
 type verdict uint8
 
 const (
-	none    verdict = iota // it shows no key
+	none    verdict = iota // it has no key
+	silent                 // it has one, and did not show it in time
 	bad                    // what it shows is not a key of it
 	changed                // another key than was expected
 	ok                     // calls may be sealed for it
@@ -120,6 +121,9 @@ func (b *book) judge(m *listed, now time.Time) judgement {
 	s := m.statement
 	switch { // rule 1
 	case s == nil && !m.invalid:
+		if len(m.Keys) > 0 {
+			j.verdict = silent
+		}
 		return j
 	case m.invalid, s.Machine != string(m.ID):
 		j.verdict = bad
@@ -261,7 +265,7 @@ func (q *question) refuse(all []judgement, inClass func(*judgement) bool) *fault
 	var away *judgement          // an offline machine that would do
 	for i := range all {
 		j := &all[i]
-		would := j.verdict == ok && (q.mode == Prefer || j.how == Confirmed) || j.verdict == none && j.pinned
+		would := j.verdict == ok && (q.mode == Prefer || j.how == Confirmed) || j.verdict == silent || j.verdict == none && j.pinned
 		switch {
 		case !j.isOnline():
 			if would && (away == nil || j.State == fleet.Returning.String()) {
@@ -295,9 +299,16 @@ func (q *question) refuse(all []judgement, inClass func(*judgement) bool) *fault
 	if j := first[bad]; j != nil && j.clock {
 		return q.refuseClock(j, refuse)
 	}
+	busy := fault.CascadeExhausted
+	if q.family == fleet.Chat {
+		busy = fault.CapacityFull
+	}
 	switch {
+	case first[silent] != nil:
+		return fault.New(busy, "%s does not show its key, and nothing else that serves %q can be sealed to; "+
+			"try again", first[silent].title(), q.model)
 	case away != nil && away.State == fleet.Returning.String() && q.family == fleet.Chat:
-		return fault.New(fault.CapacityFull, "%s is reconnecting, and nothing else that serves %q can be sealed to; "+
+		return fault.New(busy, "%s is reconnecting, and nothing else that serves %q can be sealed to; "+
 			"try again", away.title(), q.model)
 	case away != nil:
 		return fault.New(fault.MachineOffline, "%s is offline, and nothing else that serves %q can be sealed to",
@@ -330,6 +341,8 @@ func (l *listed) title() string { return fmt.Sprintf("%s's %s", l.OwnerName, l.N
 // other machine was named before it.
 func (j *judgement) reason(first bool) string {
 	switch {
+	case j.verdict == silent:
+		return j.title() + " does not show its key"
 	case j.verdict == none:
 		return j.title() + " has no key (its kith is too old)"
 	case j.verdict == bad:
