@@ -24,7 +24,8 @@ type ask struct {
 	n      int    // answers; 0: 1
 	prefer string // Prefer
 	leave  time.Duration
-	via    *seat // nil: the world's node
+	via    *seat    // nil: the world's node
+	at     *machine // not nil: at the surface of this machine, which is by's, and seals it
 }
 
 // answer is what a client got.
@@ -52,11 +53,21 @@ type answer struct {
 
 // String is the answer in one line.
 func (a *answer) String() string {
-	return fmt.Sprintf("call %s of %s for %q (stream %v): %d %s %s done=%v framed=%v %q err=%v after %s", a.tag, a.by.Name, a.model, a.stream,
-		a.status, a.code, a.reason, a.done, a.framed, a.text, a.err, a.ended.Sub(a.began))
+	return fmt.Sprintf("call %s of %s for %q (stream %v): %d %s %s done=%v framed=%v %q %s err=%v after %s", a.tag, a.by.Name, a.model, a.stream,
+		a.status, a.code, a.reason, a.done, a.framed, a.text, a.message, a.err, a.ended.Sub(a.began))
 }
 
 func (a *answer) served() bool { return a.done && a.code == "" }
+
+// sealed is how the call was sent, for one made at a machine.
+func (a *answer) sealed() string {
+	for _, c := range a.comments {
+		if how, ok := strings.CutPrefix(c, "sealed="); ok {
+			return how
+		}
+	}
+	return a.header.Get("X-Kith-Sealed")
+}
 
 // patience is how long the call may wait for a machine.
 func (a *answer) patience() time.Duration {
@@ -94,7 +105,11 @@ func (w *world) begin(q ask) *answer {
 		r.Header.Set("Prefer", q.prefer)
 	}
 	client := w.client
-	if q.via != nil {
+	if q.at != nil {
+		a.key = account.Key{Reach: account.ReachAll}
+		r.Header.Del("Authorization")
+		client = clientOf(func() *network { return q.at.surface })
+	} else if q.via != nil {
 		client = clientOf(func() *network { return q.via.Load().net })
 	}
 	go func() {

@@ -112,6 +112,9 @@ func (w *world) populate() {
 			w.addKey(m, reach)
 		}
 		w.people = append(w.people, m)
+		if w.desks != nil {
+			w.addDesk(m)
+		}
 	}
 	for i := range 2 + w.rng.IntN(4) {
 		var models []string
@@ -163,6 +166,9 @@ func (w *world) someCall() *answer {
 	}
 	if w.cluster != nil {
 		q.via = pick(w.rng, w.cluster.seats...)
+	}
+	if w.desks != nil && w.rng.IntN(2) == 0 {
+		q.at = w.desks[by]
 	}
 	return w.begin(q)
 }
@@ -345,7 +351,11 @@ func (w *world) calm() {
 		w.restore(m)
 		time.Sleep(time.Millisecond)
 	}
-	time.Sleep(unrest) // redials, hours of a flapping machine, waits
+	time.Sleep(unrest)          // redials, hours of a flapping machine, waits
+	for _, m := range w.desks { // the hub refused those of members who were disabled
+		m.stop()
+		m.start()
+	}
 	for _, m := range w.machines {
 		if w.rng.IntN(5) == 0 {
 			m.disturb()
@@ -393,7 +403,7 @@ func (w *world) checkRun(r *run, earlier []*run) {
 	now := time.Now()
 	good, reached, own := false, false, false
 	for _, v := range w.truths(now, bound) {
-		_, known := v.keys[a.key.ID]
+		known := v.knows(a)
 		way := v.way(a.by, a.key.Reach, r.machine)
 		good, reached, own = good || known, reached || way != "", own || way == "own"
 	}
@@ -483,6 +493,12 @@ func (w *world) checkQuiet() {
 			want := v.verdict(w, by, model, time.Now())
 			a := w.do(ask{by: by, model: model, stream: model != "emb" && w.rng.IntN(2) == 0})
 			assert.That(w.t, a.err == nil && a.code == want && a.served() == (want == ""), "the table", want, a)
+			if w.desks != nil && !v.disabled[by.ID] {
+				want := v.verdictFor(w, by, account.ReachAll, model, time.Now())
+				a := w.do(ask{by: by, model: model, stream: model != "emb" && w.rng.IntN(2) == 0, at: w.desks[by]})
+				assert.That(w.t, a.err == nil && a.code == want && a.served() == (want == ""), "the table", want, a)
+				assert.That(w.t, !a.served() || a.sealed() == "yes", a.sealed(), a)
+			}
 		}
 	}
 }
@@ -500,6 +516,7 @@ func (w *world) checkLedger(answers []*answer) {
 		id := a.header.Get("X-Correlation-ID")
 		found := byID[id]
 		switch {
+		case a.at != nil: // checkSealed
 		case id == "" || a.code == "invalid_api_key" && len(found) == 0:
 		case a.err != nil && len(found) <= 1:
 		case a.framed && a.code == "" || len(found) != 1:

@@ -86,10 +86,18 @@ func (v *truth) way(by *member, reach account.Reach, m *machine) string {
 	return ""
 }
 
+// knows says whether the hub takes calls of the one who made the call.
+func (v *truth) knows(a *answer) bool {
+	if a.at != nil {
+		return !v.disabled[a.by.ID]
+	}
+	_, known := v.keys[a.key.ID]
+	return known
+}
+
 // allows says whether the call may run on the machine.
 func (v *truth) allows(a *answer, m *machine) bool {
-	_, good := v.keys[a.key.ID]
-	return good && v.way(a.by, a.key.Reach, m) != ""
+	return v.knows(a) && v.way(a.by, a.key.Reach, m) != ""
 }
 
 // shared reports whether another member shares with the member.
@@ -112,6 +120,11 @@ func (v *truth) verdict(w *world, by *member, model string, now time.Time) strin
 	if _, ok := v.keys[by.key.ID]; !ok {
 		return "invalid_api_key"
 	}
+	return v.verdictFor(w, by, by.key.Reach, model, now)
+}
+
+// verdictFor is verdict for a caller who is known.
+func (v *truth) verdictFor(w *world, by *member, reach account.Reach, model string, now time.Time) string {
 	var known, elsewhere, reached, offline, others, outside int
 	for _, m := range w.machines {
 		if !v.there(m) || !slices.Contains(m.models, model) {
@@ -119,7 +132,7 @@ func (v *truth) verdict(w *world, by *member, model string, now time.Time) strin
 		}
 		known++
 		up := m.end != nil
-		way := v.way(by, by.key.Reach, m)
+		way := v.way(by, reach, m)
 		switch {
 		case way == "" && up:
 			elsewhere++
@@ -188,12 +201,9 @@ func (w *world) mayRefuse(a *answer) bool {
 	ran := len(w.runs.of(a.tag)) > 0
 	window := stale + a.ended.Sub(a.began)
 	for _, v := range w.truths(a.ended, window) {
-		_, key := v.keys[a.key.ID]
-		if a.code == "invalid_api_key" {
-			if !key {
-				return true
-			}
-			continue
+		key := v.knows(a)
+		if !key && (a.code == "invalid_api_key" || a.at != nil && a.code == "CASCADE_EXHAUSTED") { // a daemon's own key
+			return true
 		}
 		var reached, offline, elsewhere, outside, unready, unsettled, declined int
 		for _, m := range w.machines {
@@ -236,7 +246,9 @@ func (w *world) mayRefuse(a *answer) bool {
 				return true
 			}
 		case "CASCADE_EXHAUSTED":
-			if none && elsewhere > 0 && v.shared(w, a.by) || unready > 0 || embeds && reached > 0 {
+			// For a sealed call a machine that did not show its key does not exist.
+			hidden := a.at != nil && unsettled > 0
+			if none && (elsewhere > 0 && v.shared(w, a.by) || hidden) || unready > 0 || embeds && reached > 0 {
 				return true
 			}
 		case "machine_offline":

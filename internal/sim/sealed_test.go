@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"cmp"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -116,4 +117,72 @@ func TestSealedCalls(t *testing.T) {
 		assert.Equal(t, got.Header().Get("X-Kith-Sealed"), "no; reason=not_sent")
 		synctest.Wait()
 	})
+}
+
+// addDesk gives a member a machine without models, at whose surface programs make calls.
+func (w *world) addDesk(by *member) {
+	w.addMachine(by, "desk of "+by.Name, 1)
+	last := len(w.machines) - 1
+	w.desks[by], w.machines = w.machines[last], w.machines[:last]
+}
+
+// TestSealedSeeds plays the histories of TestSeeds in which all machines have keys, and
+// half of the calls are made at a machine of the caller. The same holds for them, and
+//
+//   - a call is sealed unless it runs on a machine to whose owner none was sealed before;
+//   - each answer is in the ledger once.
+func TestSealedSeeds(t *testing.T) {
+	all := new(delays)
+	t.Cleanup(func() { t.Logf("from the commit to the end of what it ended, in false time:\n%s", all) })
+	eachSeed(t, cmp.Or(*seedsFlag, unlessShort(100, 20)), func(t *testing.T, seed uint64) {
+		inBubble(t, func(w *world) {
+			w.desks = map[*member]*machine{}
+			answers := w.play(seed, all)
+			w.checkSealed(answers)
+		})
+	})
+}
+
+// checkSealed looks at how the calls made at desks were sent, and at their records.
+func (w *world) checkSealed(answers []*answer) {
+	for i, a := range answers {
+		switch how := a.sealed(); {
+		case a.at == nil || how == "yes" || how == sealed.NotSent:
+		case how == sealed.NoKey:
+			for _, r := range w.runs.of(a.tag) {
+				for _, before := range answers[:i] {
+					runs := w.runs.of(before.tag)
+					if before.at == a.at && before.sealed() == "yes" && len(runs) > 0 && before.ended.Before(a.began) && runs[0].machine.owner == r.machine.owner {
+						w.t.Errorf("%s was sent in clear to %s after %s was sealed", a, r.machine.name, before)
+					}
+				}
+			}
+		case a.err == nil:
+			w.t.Errorf("sent %q: %s", how, a)
+		}
+	}
+	type pair struct{ member, machine string }
+	var served, cut, recorded = map[pair]int{}, map[string]int{}, map[pair]int{}
+	direct := map[string]bool{}
+	for _, a := range w.asks {
+		switch {
+		case a.at == nil:
+			direct[a.header.Get("X-Correlation-ID")] = true
+		case a.served():
+			runs := w.runs.of(a.tag)
+			served[pair{a.by.ID, runs[len(runs)-1].machine.id}]++
+		case a.err != nil:
+			cut[a.by.ID]++ // it may be recorded as served
+		}
+	}
+	records, err := w.db.Usage(w.t.Context())
+	w.must(err)
+	for _, u := range records {
+		if u.Code == "" && !direct[u.CallID] {
+			recorded[pair{u.MemberID, u.MachineID}]++
+		}
+	}
+	for p, n := range served {
+		assert.That(w.t, recorded[p] >= n && recorded[p] <= n+cut[p.member], p, "was served", n, "calls; the ledger has", recorded[p])
+	}
 }

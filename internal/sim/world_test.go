@@ -26,6 +26,7 @@ import (
 	"github.com/kith/kith/internal/cluster"
 	"github.com/kith/kith/internal/credential"
 	"github.com/kith/kith/internal/daemon"
+	"github.com/kith/kith/internal/daemon/sealed"
 	"github.com/kith/kith/internal/engine"
 	"github.com/kith/kith/internal/enginetest"
 	"github.com/kith/kith/internal/fleet"
@@ -58,6 +59,7 @@ type world struct {
 	cluster  *nodeTable              // nil: the hub is alone
 	client   *http.Client
 	machines []*machine
+	desks    map[*member]*machine // without models; not nil: all machines seal calls
 	runs     runs
 
 	// Of a history.
@@ -83,6 +85,9 @@ func inBubble(t *testing.T, test func(*world)) {
 		w.client = clientOf(w.at.Load)
 		defer func() {
 			for _, m := range w.machines {
+				m.stop()
+			}
+			for _, m := range w.desks {
 				m.stop()
 			}
 			w.stopHub()
@@ -305,6 +310,7 @@ type machine struct {
 	life           atomic.Int64 // counts them
 	end            func()       // nil while there is none
 	socket         *network     // the owner's, of this life
+	surface        *network     // the local surface, of this life
 
 	// Its sharing hours, minutes of the day; 0: always open.
 	from, until int
@@ -350,9 +356,14 @@ func (w *world) addMachine(owner *member, name string, slots int, models ...stri
 			n := newNetwork()
 			if kind == "unix" {
 				m.socket = n
+			} else {
+				m.surface = n
 			}
 			return n, nil
 		},
+	}
+	if w.desks != nil {
+		m.config.Sealed = sealed.Prefer
 	}
 	w.machines = append(w.machines, m)
 	if w.cluster != nil && w.rng != nil {
