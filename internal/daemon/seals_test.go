@@ -542,6 +542,7 @@ func TestDowngrade(t *testing.T) {
 		return resp, read(t, resp.Body)
 	}
 	clearBody := chat(false) // a hub may see it
+	confirms := false        // the caller has ada's key from the link of an invite
 	for _, c := range []struct {
 		name   string
 		mode   sealed.Mode
@@ -554,7 +555,8 @@ func TestDowngrade(t *testing.T) {
 		{"another key", sealed.Prefer, true, func() { h.list = func(l *fleet.SealList) { l.Machines[0].Statement = statementOf(t, "mch_1", 0) } }, "ada's attic has another key than before"},
 		{"another owner", sealed.Prefer, true, func() { h.list = func(l *fleet.SealList) { l.Machines[0].Owner = "mem_eve" } }, "has a key that is not valid"},
 		{"no list", sealed.Prefer, false, func() { h.noList = true }, "no; reason=no_list"},
-		{"no list, now", sealed.Prefer, true, func() { h.noList = true }, "calls were sealed until now"},
+		{"no list, now", sealed.Prefer, true, func() { h.noList = true }, "this machine knows keys"},
+		{"no list, a key of an invite", sealed.Prefer, false, func() { h.noList, confirms = true, true }, "this machine knows keys"},
 		{"a key that it does not show", sealed.Prefer, false, func() { h.list = silent }, "ada's attic does not show its key, and nothing else that serves \"test-model\" can be sealed to; try again"},
 		{"a key that it does not show, now", sealed.Prefer, true, func() { h.list = silent }, "ada's attic does not show its key"},
 		{"require, no list", sealed.Require, false, func() { h.noList = true }, "has no sealed calls"},
@@ -572,7 +574,12 @@ func TestDowngrade(t *testing.T) {
 			r.await("signed in", func(s Status) bool { return s.Tunnel.SignedIn })
 		}
 		asked := len(h.bodies)
+		confirms = false
 		h.lies(c.lie)
+		if confirms {
+			theirs := assert.Value(h.machine.Sealing())(t)
+			assert.OK(t, assert.Value(r.Sealing())(t).Confirm("mem_ada", "ada", theirs.Fingerprint()))
+		}
 		resp, text := ask(r, clearBody)
 		if strings.HasPrefix(c.want, "no;") || c.want == "" {
 			assert.That(t, resp.StatusCode == 200 && resp.Header.Get("X-Kith-Sealed") == c.want, c.name, resp.StatusCode, resp.Header, text)

@@ -137,8 +137,8 @@ func (o *outgoing) try(ctx context.Context) (*gateway.Answer, error) {
 		return nil, err
 	case l.missing && o.mode == Require:
 		return nil, refuse(`the hub at %s has no sealed calls (its kith is too old): set [privacy] sealed = "prefer"`, o.Hub)
-	case l.missing && o.Keys.sealedBefore():
-		return nil, refuse("calls were sealed until now and the hub at %s shows no keys: if it went back to an older kith, "+
+	case l.missing && o.Keys.knowsKeys():
+		return nil, refuse("this machine knows keys and the hub at %s shows none: if it went back to an older kith, "+
 			`set [privacy] sealed = "off"`, o.Hub)
 	case l.missing:
 		return o.clear(ctx, o.call, NoList)

@@ -354,11 +354,12 @@ func (k *Keyring) sealed(to []judgement, now time.Time) error {
 	return k.write(trustFile, &k.trust)
 }
 
-// sealedBefore reports whether any call was sealed for others by this login.
-func (k *Keyring) sealedBefore() bool {
+// knowsKeys reports whether this login knows a key of others, or sealed a call for another
+// machine of its owner.
+func (k *Keyring) knowsKeys() bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return len(k.trust.Machines) > 0
+	return len(k.trust.Keys) > 0 || len(k.trust.Machines) > 0
 }
 
 // Keys returns the keys of others, sorted by the names of their owners.
