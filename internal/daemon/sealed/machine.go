@@ -207,8 +207,12 @@ type Call struct {
 }
 
 // Open opens the call with its body, which it overwrites. The refusal is repeated for one
-// that was opened before. An error means that the call was changed on its way.
+// that was opened before, and stale_key if its key grew too old while the body came. An
+// error means that the call was changed on its way.
 func (m *Machine) Open(c *Received, body []byte) (*Call, tunnel.Refusal, error) {
+	if m.prekey(c.prekey.ID()) == nil {
+		return nil, tunnel.RefusedStaleKey, nil
+	}
 	receiver, err := m.receiver(c.prekey, c.sender)
 	if err != nil {
 		return nil, "", err
