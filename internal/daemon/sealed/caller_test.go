@@ -59,7 +59,8 @@ func TestLists(t *testing.T) {
 			if !withheld {
 				l.Machines[0].Statement = assert.Value(accountOf(2).Sign("m", prekey, time.Now(), nil))(t)
 			}
-			l.Machines = append(l.Machines, l.Machines[0])
+			l.Machines = append(l.Machines, l.Machines[0], fleet.SealMachine{ID: "n", Owner: fleet.MemberID(strings.Repeat("o", maxIDText+1))},
+				fleet.SealMachine{ID: fleet.MachineID(strings.Repeat("m", maxIDText+1))})
 			text, _ := json.Marshal(l)
 			return respond(200, string(text)), nil
 		})

@@ -34,6 +34,7 @@ const (
 	keepPins   = 90 * 24 * time.Hour // after the last call
 	keepFormer = 90 * 24 * time.Hour // after the succession
 	maxKeys    = 4096                // of others
+	maxPins    = 4096                // machines
 	maxSeen    = 1024                // keys that are not known
 	maxRevoked = 64
 )
@@ -306,7 +307,10 @@ func (k *Keyring) judge(machines []listed, now time.Time) (all []judgement, lear
 			continue
 		}
 		key := Known{m.statement.Account.Fingerprint(), m.Owner, m.OwnerName, j.how, now.UTC().Truncate(time.Second)}
+		_, pinned := k.trust.Machines[m.ID]
 		switch known := b.known(key.Fingerprint) != nil || key.Fingerprint == b.account; {
+		case j.verdict == ok && !pinned && len(k.trust.Machines) >= maxPins:
+			all[i].verdict = changed // it cannot be kept
 		case known:
 		case j.follows && len(k.trust.Keys) < maxKeys:
 			k.trust.Keys = append(k.trust.Keys, key)

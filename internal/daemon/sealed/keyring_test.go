@@ -173,6 +173,14 @@ func TestTooManyKeys(t *testing.T) {
 	}
 	p := assert.Value(k.plan(question{Prefer, "m", fleet.Chat, noon, noon}, []listed{shows("a", "ada", "shared", 2)}))(t)
 	assert.That(t, p.refusal != nil)
+
+	k = openKeys(t, t.TempDir(), "cy") // nor one that invents machines of a member
+	for i := range maxPins {
+		k.trust.Machines[fleet.MachineID(fmt.Sprint(i))] = pin{printOf(2), "id of ada", noon}
+	}
+	k.trust.Keys = []Known{known(2, "ada", FirstSeen)}
+	p = assert.Value(k.plan(question{Prefer, "m", fleet.Chat, noon, noon}, []listed{shows("a", "ada", "shared", 2), shows("7", "ada", "shared", 2)}))(t)
+	assert.That(t, len(p.to) == 1 && p.to[0].ID == "7", p)
 }
 
 // Without a disk nothing that matters is lost silently.

@@ -25,6 +25,7 @@ const (
 	maxListed     = 16
 	maxListText   = 256 << 10 // bytes
 	maxNameText   = 64        // bytes of a name in an error
+	maxIDText     = 64        // bytes of an id, as in a statement
 )
 
 // listKey is what a list is of.
@@ -164,7 +165,8 @@ func (ls *lists) statementsIn(of *fleet.SealList, now time.Time) (machines []lis
 		ls.statements = map[fleet.MachineID]kept{}
 	}
 	for _, m := range of.Machines {
-		if len(machines) == maxListed || slices.ContainsFunc(machines, func(l listed) bool { return l.ID == m.ID }) {
+		if len(machines) == maxListed || slices.ContainsFunc(machines, func(l listed) bool { return l.ID == m.ID }) ||
+			len(m.ID) > maxIDText || len(m.Owner) > maxIDText {
 			continue
 		}
 		m.Name, m.OwnerName = printable(m.Name, maxNameText), printable(m.OwnerName, maxNameText)
