@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 	"time"
+	"unicode"
 
 	"github.com/kith/kith/internal/fault"
 	"github.com/kith/kith/internal/fleet"
@@ -76,7 +77,7 @@ func (b *book) pinned(m *fleet.SealMachine) bool {
 		return true
 	}
 	for _, p := range b.pins {
-		if p.Owner == m.Owner {
+		if p.Owner == m.Owner || p.Fingerprint == b.account && m.OwnerName == b.member {
 			return true
 		}
 	}
@@ -290,11 +291,11 @@ func (q *question) refuse(all []judgement, inClass func(*judgement) bool) *fault
 			"then run kith trust machine WORDS here; no call goes there until then", j.title())
 	default:
 		return refuse("%s has another key than before: ask %s for the words of kith trust, then run "+
-			"kith trust %s WORDS; no call goes there until then", j.title(), j.OwnerName, j.OwnerName)
+			"kith trust %s WORDS; no call goes there until then", j.title(), j.OwnerName, argument(j.OwnerName))
 	}
 	if j := first[none]; j != nil {
 		return refuse("%s was sealed to until now and the hub shows no key of %s: if it went back to an older kith, "+
-			"run kith trust remove %s", j.OwnerName, j.Name, j.OwnerName)
+			"run kith trust remove %s", j.OwnerName, j.Name, argument(j.OwnerName))
 	}
 	if j := first[bad]; j != nil && j.clock {
 		return q.refuseClock(j, refuse)
@@ -321,6 +322,16 @@ func (q *question) refuse(all []judgement, inClass func(*judgement) bool) *fault
 		next = `, or set [privacy] sealed = "prefer"`
 	}
 	return refuse("nothing that serves %q can be sealed to: %s; run kith trust%s", q.model, strings.Join(why, ", "), next)
+}
+
+// argument returns a name of the hub's list as one argument of a command that people copy. No
+// member's name has a quote.
+func argument(name string) string {
+	plain := func(r rune) bool { return unicode.IsLetter(r) || unicode.IsDigit(r) || strings.ContainsRune("-_.", r) }
+	if name != "" && !strings.ContainsFunc(name, func(r rune) bool { return !plain(r) }) {
+		return name
+	}
+	return "'" + strings.ReplaceAll(name, "'", "") + "'"
 }
 
 // refuseClock returns the fault of a statement from another time.

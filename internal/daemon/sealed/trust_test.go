@@ -116,6 +116,12 @@ func TestJudge(t *testing.T) {
 	}
 }
 
+// named is the machine with another name of its owner.
+func named(l listed, owner string) listed {
+	l.OwnerName = owner
+	return l
+}
+
 // Each row of spec/sealed.md#modes, and each refusal.
 func TestPlan(t *testing.T) {
 	old := func(id, owner, class string) listed { return shows(id, owner, class, 0) }
@@ -152,6 +158,10 @@ func TestPlan(t *testing.T) {
 		"old, its owner first seen":             {Prefer, bookOf(known(2, "ada", FirstSeen)), []listed{old("n", "ada", "shared")}, refused + " ada was sealed to until now", fault.CascadeExhausted},
 		"old, itself sealed to":                 {Prefer, bookOf().sealedTo("o", "cy", 1), []listed{old("o", "cy", "own")}, refused + " cy was sealed to until now", fault.CascadeExhausted},
 		"old, of a new member with the name":    {Prefer, bookOf(known(2, "ada", FirstSeen)), []listed{func() listed { l := old("n", "ada", "shared"); l.Owner = "x"; return l }()}, refused + " ada was sealed", fault.CascadeExhausted},
+		"old, of a new id with my name":         {Prefer, bookOf().sealedTo("o", "cy", 1), []listed{named(old("n", "x", "own"), "cy")}, refused + " cy was sealed to until now", fault.CascadeExhausted},
+		"old, of my name, never sealed to":      {Prefer, bookOf().sealedTo("a", "ada", 2), []listed{old("n", "cy", "own")}, d, ""},
+		"a name of two words":                   {Prefer, bookOf(known(3, "Ada L", Confirmed)), []listed{shows("attic", "Ada L", "shared", 2)}, refused + " Ada L's of attic has another key than before: ask Ada L for the words of kith trust, then run kith trust 'Ada L' WORDS; no call goes there until then", fault.CascadeExhausted},
+		"a name that is a command":              {Prefer, bookOf(known(2, "$(x)", FirstSeen)), []listed{old("n", "$(x)", "shared")}, refused + " $(x) was sealed to until now and the hub shows no key of of n: if it went back to an older kith, run kith trust remove '$(x)'", fault.CascadeExhausted},
 		"changed":                               {Prefer, bookOf(known(3, "ada", Confirmed)), []listed{attic}, refused + " ada's of attic has another key than before: ask ada for the words of kith trust, then run kith trust ada WORDS; no call goes there until then", fault.CascadeExhausted},
 		"my own, not approved":                  {Prefer, func() *book { b := bookOf(); b.approved = true; return b }(), []listed{shows("tower", "cy", "own", 2)}, refused + " cy's of tower does not have the account key of your other machines: run kith trust on it", fault.CascadeExhausted},
 		"changed, a lower class is ok":          {Prefer, bookOf(known(3, "ada", Confirmed)), []listed{attic, shows("g", "bob", "group", 4)}, refused + " ada's of attic has another key", fault.CascadeExhausted},
