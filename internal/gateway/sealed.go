@@ -20,7 +20,7 @@ type Routing struct {
 	To []fleet.Recipient `json:"to"`
 	// Declined are the machines that the daemon would not seal for.
 	Declined []fleet.MachineID `json:"declined,omitzero"`
-	Prompt   int               `json:"prompt"` // bytes of tools and messages, padded
+	Prompt   int               `json:"prompt"` // bytes of tools and messages, padded; of embeddings 0
 	// Marks are prefixes of the prompt, shortest first: each 8 bytes of fingerprint and 2 of
 	// length in steps of MarkStep bytes.
 	Marks []byte `json:"marks,omitzero"`
@@ -108,7 +108,10 @@ func (r *request) readSealed(call *Call) (head dialect.Head, err error) {
 		return head, badSeal("only chat and embeddings can be sealed")
 	}
 	s.Head, s.keys, call.Endpoint = base64.StdEncoding.EncodeToString(parts[0]), parts[2], endpoint
-	call.maxPrompt = s.Prompt
+	call.maxPrompt = int(call.Body.Len() - s.body) // the routing is not bound to the body
+	if s.Prompt = min(s.Prompt, call.maxPrompt); endpoint == fleet.EmbeddingsEndpoint {
+		s.Prompt = call.maxPrompt
+	}
 	return dialect.Head{Model: clear.Model, Stream: clear.Stream && endpoint == fleet.ChatCompletions, Choices: min(max(clear.Choices, 0), maxSealedChoices)}, nil
 }
 

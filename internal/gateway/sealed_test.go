@@ -31,6 +31,7 @@ func sealedRequest(head, routing, body string) string {
 func TestSealedCall(t *testing.T) {
 	var got *Call
 	var sent []byte
+	unread := strings.Repeat("what nobody reads ", 40)
 	trailer := http.Header{"Kith-Usage": {"7 5"}}
 	edge := New(hostedConfig(&backend{do: func(_ context.Context, call *Call) (*Answer, error) {
 		got = call
@@ -41,9 +42,9 @@ func TestSealedCall(t *testing.T) {
 		assert.Equal(t, r.ContentLength, int64(len(sent)))
 		return &Answer{Response: &http.Response{Body: io.NopCloser(strings.NewReader("sealed answer")), Trailer: trailer, ContentLength: -1}}, nil
 	}}))
-	w, _ := do(edge, ask("POST", "https://hub.example/v1/sealed", sealedRequest(sealedHead, sealedRouting, "what nobody reads")))
+	w, _ := do(edge, ask("POST", "https://hub.example/v1/sealed", sealedRequest(sealedHead, sealedRouting, unread)))
 	assert.Require(t, w.Code == 200 && w.Body.String() == "sealed answer" && w.Header().Get("Content-Type") == "application/octet-stream", w.Code, w.Body)
-	assert.Equal(t, string(sent), "what nobody reads")
+	assert.Equal(t, string(sent), unread)
 	assert.That(t, got.Endpoint == fleet.ChatCompletions && got.Model == "m" && !got.Stream && got.Choices == 1 && got.Sealed.Prompt == 512, got)
 	assert.That(t, len(got.Sealed.To) == 2 && got.Sealed.Declined[0] == "c")
 	head := assert.Value(base64.StdEncoding.DecodeString(got.Sealed.Head))(t)
@@ -52,6 +53,30 @@ func TestSealedCall(t *testing.T) {
 	assert.Equal(t, key, "AgICAgICAgI= "+base64.StdEncoding.EncodeToString(bytes.Repeat([]byte("2"), sealedKey)))
 	assert.Equal(t, got.Sealed.Key("b", []fleet.SealKey{{1, 1, 1, 1, 1, 1, 1, 1}}), "")
 	assert.Equal(t, got.Sealed.Key("d", []fleet.SealKey{{2, 2, 2, 2, 2, 2, 2, 2}}), "")
+}
+
+// What a call's routing says of its size is advice: the counts of its machine are limited by
+// the size of its body, and so is what is learned of the machine's speed.
+func TestSealedSize(t *testing.T) {
+	const embeddings = `"endpoint":"/v1/embeddings"`
+	for name, c := range map[string]struct {
+		head, prompt string
+		want         int
+	}{
+		"as it is": {sealedHead, "512", 512}, "too small": {sealedHead, "0", 0}, "too large": {sealedHead, "9007199254740991", 6000},
+		"embeddings": {strings.Replace(sealedHead, `"endpoint":"/v1/chat/completions"`, embeddings, 1), "0", 6000},
+	} {
+		var got *Call
+		var out Outcome
+		config := hostedConfig(&backend{do: func(_ context.Context, call *Call) (*Answer, error) {
+			got = call
+			return &Answer{Response: &http.Response{Body: io.NopCloser(strings.NewReader("sealed answer")), Trailer: http.Header{"Kith-Usage": {"1000000 5"}}, ContentLength: -1}}, nil
+		}})
+		config.Finished = func(_ *Call, o Outcome) { out = o }
+		routing := strings.Replace(sealedRouting, "512", c.prompt, 1)
+		do(New(config), ask("POST", "https://hub.example/v1/sealed", sealedRequest(c.head, routing, strings.Repeat("x", 6000))))
+		assert.That(t, got.Sealed.Prompt == c.want && out.TokensIn == 6000+tokenRoom, name, got.Sealed.Prompt, out.TokensIn)
+	}
 }
 
 // A front that cannot be read is refused, and nothing of it goes on.
