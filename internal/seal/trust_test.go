@@ -81,6 +81,16 @@ func TestWords(t *testing.T) {
 	assert.Fails(t, assert.Err(ParseWords("abandon ability")), "8 words, not 2")
 	assert.Fails(t, assert.Err(ParseWords("able able able able able able able aaaa")), `"aaaa"`)
 	assert.Fails(t, assert.Err(ParseWords("able able able able able able able zzz")), `"zzz"`)
+	for typed, want := range map[string]string{
+		"equipp": `word 2, "equipp", is not in the list, did you mean "equip"?`,
+		"abandn": `word 2, "abandn", is not in the list, did you mean "abandon"?`,
+		"zoooo":  `word 2, "zoooo", is not in the list, did you mean "zoo"?`,
+		"eqiup":  `word 2, "eqiup", is not in the list`,
+		"aa":     `word 2, "aa", is not in the list`,
+	} {
+		err := assert.Err(ParseWords("able " + typed + strings.Repeat(" able", 6)))
+		assert.That(t, err.Error() == want, err)
+	}
 }
 
 // A fingerprint is read back from a link, and its words are its first 88 bits.

@@ -52,7 +52,7 @@ func ParseWords(s string) (w Words, err error) {
 	for i, field := range fields {
 		n, found := slices.BinarySearch(wordList, field)
 		if !found && (len(field) < 4 || n == len(wordList) || !strings.HasPrefix(wordList[n], field)) {
-			return w, fmt.Errorf("%q is not one of the words", field)
+			return w, fmt.Errorf("word %d, %q, is not in the list%s", i+1, field, wordLike(field, n))
 		}
 		for k := range wordBits {
 			bit := i*wordBits + k
@@ -60,4 +60,15 @@ func ParseWords(s string) (w Words, err error) {
 		}
 	}
 	return w, nil
+}
+
+// wordLike returns a hint at the word of the list that begins as the text does, or "". The
+// text would be in the list at n.
+func wordLike(text string, n int) string {
+	for _, word := range wordList[max(0, n-1):min(n+1, len(wordList))] {
+		if len(text) >= 3 && strings.HasPrefix(word, text[:3]) {
+			return fmt.Sprintf(", did you mean %q?", word)
+		}
+	}
+	return ""
 }
