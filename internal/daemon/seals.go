@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/base64"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"net/http"
 	"time"
@@ -74,7 +75,7 @@ func (c *hubClient) remote(ctx context.Context, call *gateway.Call) (*gateway.An
 	}
 	s, err := c.sealing()
 	if err != nil {
-		return nil, fault.New(fault.CascadeExhausted, "cannot seal calls: %v; or set [privacy] sealed = \"off\"", err).WithNoRetry()
+		return nil, fault.New(fault.CascadeExhausted, "cannot seal calls: %v; correct that, or set [privacy] sealed = \"off\"", err).WithNoRetry()
 	}
 	return s.caller.Do(ctx, call)
 }
@@ -86,10 +87,12 @@ func (d *Daemon) Sealing() (*sealed.Keyring, error) {
 	switch {
 	case err != nil:
 		return nil, err
-	case s == nil:
-		return nil, fmt.Errorf(`no calls are sealed: sign in with kith login, and set [privacy] sealed = "prefer"`)
+	case s != nil:
+		return s.keys, nil
+	case d.hubClient.Load() == nil:
+		return nil, errors.New("no calls are sealed: this machine is not signed in; run kith login --hub URL")
 	}
-	return s.keys, nil
+	return nil, errors.New(`no calls are sealed: config.toml has [privacy] sealed = "off"; set it to "prefer", and run kith reload`)
 }
 
 // sealing returns the parts for sealed calls, or nil if there are none.
@@ -176,6 +179,9 @@ func (d *Daemon) serveTrustChange(w http.ResponseWriter, r *http.Request) {
 	var answer []byte
 	if err == nil {
 		answer, err = keys.Change(&change)
+		if s, _ := d.sealing(); s != nil {
+			s.caller.Refresh() // the key that the owner means may be newer than the lists
+		}
 	}
 	if err != nil {
 		refuseChange(w, err)

@@ -91,6 +91,9 @@ func TestLists(t *testing.T) {
 		c.lists.drop(key)
 		get()
 		assert.Equal(t, fetched, 5)
+		c.Refresh()
+		get()
+		assert.Equal(t, fetched, 6)
 		for i := range maxLists + 1 {
 			c.lists.put(listKey{model: fleet.ModelID(fmt.Sprint(i))}, l)
 		}

@@ -14,6 +14,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -87,18 +88,28 @@ type Keyring struct {
 // CheckFiles returns an error if a Keyring cannot use the files in home as they are.
 func CheckFiles(home string) error {
 	for name, into := range map[string]any{accountFile: new(accountKeys), trustFile: new(trusted)} {
-		if err := private.Read(filepath.Join(home, name), into); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return unusable(err, name)
+		if err := readFile(home, name, into); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
 		}
 	}
 	return nil
 }
 
-func unusable(err error, name string) error {
-	if name == trustFile {
-		return fmt.Errorf("cannot use the keys of others: %w; or remove it, and compare their words again", err)
+// readFile reads one of the files in home. The error is fs.ErrNotExist if there is none.
+func readFile(home, name string, into any) error {
+	path := filepath.Join(home, name)
+	err := private.Read(path, into)
+	if own, is := into.(*accountKeys); is && err == nil && (own.Seed == [seal.SeedSize]byte{} || own.Secret == [32]byte{}) {
+		err = fmt.Errorf("%s has no key or no secret", path)
 	}
-	return fmt.Errorf("cannot use this machine's account key: %w; or remove it, and kith makes another one", err)
+	switch {
+	case err == nil, errors.Is(err, fs.ErrNotExist):
+		return err
+	case name == trustFile:
+		return fmt.Errorf("cannot use the keys of others: %w; without that file you compare their words again", err)
+	}
+	return fmt.Errorf("cannot use this machine's account key: %w; without that file kith makes another key, "+
+		"whose words others compare again", err)
 }
 
 // OpenKeyring opens the keyring of a member of a hub in home. Without a file it makes an
@@ -130,14 +141,8 @@ func OpenKeyring(home, hub, member string) (*Keyring, error) {
 // read reads a file. It moves one of another login away, as if there were none.
 func (k *Keyring) read(name string, into any, of *login, who login) error {
 	path := filepath.Join(k.home, name)
-	err := private.Read(path, into)
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
+	if err := readFile(k.home, name, into); err != nil || *of == who {
 		return err
-	case err != nil:
-		return unusable(err, name)
-	case *of == who:
-		return nil
 	}
 	if err := os.Rename(path, path+oldSuffix); err != nil {
 		return fmt.Errorf("cannot keep the keys of %s on %s: %w", of.Member, of.Hub, err)
@@ -200,7 +205,7 @@ func (k *Keyring) Approve(ask []byte, machine string, words seal.Words) ([]byte,
 	defer k.mu.Unlock()
 	answer, err := k.account.Approve(ask, machine, words)
 	if err != nil {
-		return nil, fmt.Errorf("cannot approve the machine: %w", err)
+		return nil, fmt.Errorf("%w: run kith trust there, and type what it prints behind kith trust machine", err)
 	}
 	next := k.own
 	next.Approved = true
@@ -380,9 +385,12 @@ func (k *Keyring) Keys() []Known {
 func (k *Keyring) ConfirmWords(name string, words seal.Words) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	named := false
+	named, like := false, ""
 	check := func(key Known) bool {
 		named = named || key.Name == name
+		if strings.EqualFold(key.Name, name) {
+			like = key.Name
+		}
 		return key.Name == name && key.Fingerprint.Words() == words
 	}
 	for _, key := range k.trust.Keys {
@@ -395,17 +403,30 @@ func (k *Keyring) ConfirmWords(name string, words seal.Words) error {
 			return k.confirm(key)
 		}
 	}
-	if !named {
+	switch {
+	case words == k.account.Key().Fingerprint().Words():
+		return fmt.Errorf("these are the words of this machine's own key: type those that kith trust shows %s", name)
+	case !named && like != "":
+		return fmt.Errorf("no key of %s was seen yet, did you mean %q?", name, like)
+	case !named:
 		return fmt.Errorf("no key of %s was seen yet: run kith trust for the names, or make a call to a model of %s first", name, name)
 	}
-	return fmt.Errorf("these are not the words of %s's key: compare them again, and if they stay different, someone else shows that key", name)
+	return fmt.Errorf("these are not the words of %s's key: if the key has just changed, make a call to a model of %s first; "+
+		"then compare the words again, and if they stay different, someone else shows that key", name, name)
 }
 
 // Confirm confirms the key of a member, of an invite's link. The member's other keys are
-// forgotten.
+// forgotten. It fails if another key of the member is confirmed: the link may be older, or
+// damaged.
 func (k *Keyring) Confirm(owner fleet.MemberID, name string, f seal.Fingerprint) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	b := k.book()
+	other := slices.ContainsFunc(b.keys, func(key Known) bool { return key.Owner == owner && key.How == Confirmed })
+	if known := b.known(f); other && (known == nil || known.Owner != owner || known.How != Confirmed) {
+		return fmt.Errorf("another key of %s is confirmed, and the link may be an old one: ask %s for the words of "+
+			"kith trust, then run kith trust %s WORDS", name, name, name)
+	}
 	return k.confirm(Known{Fingerprint: f, Owner: owner, Name: name, Since: time.Now().UTC().Truncate(time.Second)})
 }
 

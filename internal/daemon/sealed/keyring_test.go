@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -48,6 +49,16 @@ func TestAccountKey(t *testing.T) {
 		assert.Fails(t, assert.Err(OpenKeyring(home, "https://hub.example", "ada")), "chmod 600")
 		assert.OK(t, os.Chmod(filepath.Join(home, "seal.json"), 0o600))
 	}
+	whole := assert.Value(os.ReadFile(filepath.Join(home, "seal.json")))(t)
+	for text, want := range map[string]string{
+		"": "is empty, as a full disk or a power cut leaves it", "{}": "has no key or no secret", `{"seed":`: "unexpected EOF",
+		strings.ReplaceAll(string(whole), `"seed"`, `"sead"`): "has no key or no secret",
+	} {
+		assert.OK(t, os.WriteFile(filepath.Join(home, "seal.json"), []byte(text), 0o600))
+		assert.Fails(t, CheckFiles(home), want)
+		assert.Fails(t, assert.Err(OpenKeyring(home, "https://hub.example", "ada")), "makes another key, whose words others compare again")
+	}
+	assert.OK(t, os.WriteFile(filepath.Join(home, "seal.json"), whole, 0o600))
 	assert.OK(t, os.WriteFile(filepath.Join(home, "trust.json"), []byte("{"), 0o600))
 	assert.Fails(t, CheckFiles(home), "cannot use the keys of others")
 	assert.Fails(t, assert.Err(OpenKeyring(home, "https://hub.example", "ada")), "compare their words again")
@@ -114,7 +125,10 @@ func TestConfirm(t *testing.T) {
 	assert.Fails(t, k.ConfirmWords("ada", printOf(2).Words()), "no key of ada was seen yet")
 	assert.OK(t, assert.Err(k.plan(q, ada)))
 	assert.Fails(t, k.ConfirmWords("ada", printOf(3).Words()), "not the words of ada's key")
+	assert.Fails(t, k.ConfirmWords("ada", printOf(3).Words()), "if the key has just changed, make a call to a model of ada first")
 	assert.Fails(t, k.ConfirmWords("bob", printOf(2).Words()), "no key of bob")
+	assert.Fails(t, k.ConfirmWords("Ada", printOf(2).Words()), `no key of Ada was seen yet, did you mean "ada"?`)
+	assert.Fails(t, k.ConfirmWords("ada", k.Words()), "the words of this machine's own key: type those that kith trust shows ada")
 	assert.OK(t, k.ConfirmWords("ada", printOf(2).Words()))
 	keys := openKeys(t, home, "cy").Keys()
 	assert.That(t, len(keys) == 1 && keys[0].How == Confirmed && keys[0].Owner == "id of ada" && keys[0].Fingerprint == printOf(2), keys)
@@ -129,6 +143,23 @@ func TestConfirm(t *testing.T) {
 	assert.OK(t, k.Remove("ada"))
 	assert.Fails(t, k.Remove("ada"), "no key of ada is known")
 	assert.That(t, len(assert.Value(k.plan(q, ada))(t).to) == 1, "first seen again")
+}
+
+// The link of an invite replaces a key that was only seen, and none that was compared: the
+// link may be from before kith trust reset, or damaged.
+func TestOldLink(t *testing.T) {
+	k := openKeys(t, t.TempDir(), "cy")
+	k.trust.Keys = []Known{known(2, "ada", FirstSeen)}
+	assert.OK(t, k.Confirm("id of ada", "ada", printOf(3)))
+	assert.OK(t, k.Confirm("id of ada", "ada", printOf(3)))
+	assert.Fails(t, k.Confirm("id of ada", "ada", printOf(2)), "another key of ada is confirmed")
+	assert.That(t, len(k.Keys()) == 1 && k.Keys()[0].Fingerprint == printOf(3), k.Keys())
+	k.trust.Keys = append(k.trust.Keys, known(4, "ada", FirstSeen), known(5, "eve", Confirmed))
+	for _, seed := range []byte{4, 5} {
+		assert.Fails(t, k.Confirm("id of ada", "ada", printOf(seed)), "run kith trust ada WORDS")
+	}
+	assert.OK(t, k.Remove("ada"))
+	assert.OK(t, k.Confirm("id of ada", "ada", printOf(2)))
 }
 
 // What was sealed to is kept for 90 days, in the file, and Remove forgets it.

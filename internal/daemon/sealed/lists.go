@@ -110,6 +110,16 @@ func (ls *lists) drop(key listKey) {
 	delete(ls.of, key)
 }
 
+// dropAll makes the next get of each list fetch it.
+func (ls *lists) dropAll() {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	clear(ls.of)
+}
+
+// Refresh makes the next calls fetch their lists of machines.
+func (c *Caller) Refresh() { c.lists.dropAll() }
+
 // fetch fetches a list from the hub.
 func (c *Caller) fetch(ctx context.Context, key listKey) (*list, error) {
 	query := url.Values{"model": {string(key.model)}, "family": {key.family.String()}}

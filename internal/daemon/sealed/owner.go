@@ -74,6 +74,18 @@ func (k *Keyring) Trust(machine string, mode Mode) (now Trust, err error) {
 	return now, nil
 }
 
+// CheckWords returns an error if s is not words as people type them.
+func CheckWords(s string) error {
+	_, err := seal.ParseWords(s)
+	return err
+}
+
+// CheckFingerprint returns an error if s is not a fingerprint as in an invite's link.
+func CheckFingerprint(s string) error {
+	_, err := seal.ParseFingerprint(s)
+	return err
+}
+
 // Change carries out what the owner does with keys. The answer is that of ActApprove.
 func (k *Keyring) Change(c *Change) (answer []byte, err error) {
 	var words seal.Words

@@ -108,6 +108,7 @@ type judgement struct {
 	verdict verdict
 	how     How  // of an ok key
 	follows bool // it became known by a succession, and is not in the book
+	revoked bool // a changed key is the account's from before a reset
 	clock   bool // a bad statement is from another time
 	pinned  bool // book.pinned
 }
@@ -158,7 +159,7 @@ func (b *book) judge(m *listed, now time.Time) judgement {
 		}
 	}
 	if b.differs(m, f) { // rule 4
-		j.verdict = changed
+		j.verdict, j.revoked = changed, slices.Contains(b.revoked, f)
 		return j
 	}
 	j.verdict, j.how = ok, FirstSeen // rule 5
@@ -286,6 +287,10 @@ func (q *question) refuse(all []judgement, inClass func(*judgement) bool) *fault
 	}
 	switch j := first[changed]; {
 	case j == nil:
+	case j.class() == fleet.Own && j.revoked:
+		return refuse("%s has the account key from before kith trust reset: run kith trust reset on it, then kith trust for "+
+			"its words, then kith trust machine WORDS here, or revoke it on the site if it was stolen; no call goes there "+
+			"until then", j.title())
 	case j.class() == fleet.Own:
 		return refuse("%s does not have the account key of your other machines: run kith trust on it for its words, "+
 			"then run kith trust machine WORDS here; no call goes there until then", j.title())
@@ -317,11 +322,16 @@ func (q *question) refuse(all []judgement, inClass func(*judgement) bool) *fault
 	case len(why) == 0:
 		return refuse("the hub lists no machine that serves %q and can be sealed to; run kith trust", q.model)
 	}
-	next := ""
-	if q.mode == Require {
-		next = `, or set [privacy] sealed = "prefer"`
+	next := "run kith trust"
+	if j := first[ok]; j != nil && j.class() == fleet.Own {
+		next = "run the line that kith trust prints here on " + j.Name + ", or the one that it prints there here"
+	} else if j != nil {
+		next = fmt.Sprintf("ask %[1]s for the words of kith trust, then run kith trust %[1]s WORDS", j.OwnerName)
 	}
-	return refuse("nothing that serves %q can be sealed to: %s; run kith trust%s", q.model, strings.Join(why, ", "), next)
+	if q.mode == Require {
+		next += `, or set [privacy] sealed = "prefer"`
+	}
+	return refuse("nothing that serves %q can be sealed to: %s; %s", q.model, strings.Join(why, ", "), next)
 }
 
 // argument returns a name of the hub's list as one argument of a command that people copy. No
