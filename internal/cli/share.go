@@ -5,7 +5,9 @@ import (
 	"context"
 	"encoding/json/jsontext"
 	"encoding/json/v2"
+	"errors"
 	"fmt"
+	"net/url"
 	"regexp"
 	"strconv"
 	"strings"
@@ -223,16 +225,54 @@ func (a *app) invite() *cobra.Command {
 
 func (a *app) accept() *cobra.Command {
 	return command("kith accept", func(ctx context.Context, args []string) error {
-		link, fingerprint, _ := strings.Cut(args[0], "#") // the fingerprint is not for the hub
-		return ask(ctx, a.account("accept the invite"), api.AcceptInvite.With(api.InviteCode{Code: api.InviteIn(link)}), func(made api.Accepted) {
-			a.keepKey(ctx, made, fingerprint)
+		link, fingerprint, marked := strings.Cut(args[0], "#") // the fingerprint is not for the hub
+		if marked {
+			if err := a.canKeepKey(ctx, fingerprint); err != nil {
+				return err
+			}
+		}
+		made, err := answer(ctx, a.account("accept the invite"), api.AcceptInvite.With(api.InviteCode{Code: api.InviteIn(link)}), func(made api.Accepted) {
 			if made.State != "accepted" { // the existing share and its limits stay unchanged
 				a.say("%s shares with you already: the invite is not used and the limits stay, which `kith share list` shows\n", strong(made.Owner))
 				return
 			}
 			a.say("%s shares with you: %s; `kith models --account` lists what you can use\n", strong(made.Owner), limitsText(made.Limits))
 		})
+		if err != nil {
+			return a.ofOtherHub(err, link)
+		}
+		if marked {
+			a.keepKey(ctx, made, fingerprint)
+		}
+		return nil
 	})
+}
+
+// canKeepKey returns an error if the key of an invite's link could not be kept now and could
+// be later: an invite is accepted only once.
+func (a *app) canKeepKey(ctx context.Context, fingerprint string) error {
+	const doing = "accept the invite"
+	if err := sealed.CheckFingerprint(fingerprint); err != nil {
+		return wrongUse("cannot %s: its link ends in a damaged key, which is %w; copy the complete link again", doing, err)
+	}
+	if _, _, err := a.credential(); err != nil {
+		return nil // without a sign-in no daemon keeps keys
+	}
+	if _, _, err := a.trustOf(ctx, doing); errors.As(err, new(unreachable)) {
+		return fmt.Errorf("cannot %s: its link has a key, which the daemon keeps: %w", doing, err)
+	}
+	return nil
+}
+
+// ofOtherHub adds to the error of an invite that its link is of another hub.
+func (a *app) ofOtherHub(err error, link string) error {
+	of, broken := url.Parse(link)
+	hub, signedOut := a.toAccount()
+	if broken != nil || signedOut != nil || of.Host == "" || strings.HasPrefix(hub.base+"/", of.Scheme+"://"+of.Host+"/") {
+		return err
+	}
+	return fmt.Errorf("%w; the link is of %s://%s, and this machine uses %s: if those are two hubs, sign in there with `kith login --hub`",
+		err, of.Scheme, of.Host, hub.base)
 }
 
 // inviteLink returns the link of an invite with the fingerprint of this machine's account
@@ -251,12 +291,12 @@ func (a *app) inviteLink(ctx context.Context, code string) string {
 
 // keepKey confirms the key of an accepted invite's link.
 func (a *app) keepKey(ctx context.Context, made api.Accepted, fingerprint string) {
-	if fingerprint == "" {
-		return
-	}
 	change := daemon.TrustChange{Act: sealed.ActLink, Name: made.Owner, Owner: fleet.MemberID(made.OwnerID), Fingerprint: fingerprint}
 	if _, _, err := a.actOnTrust(ctx, "keep the key of "+made.Owner, change); err != nil {
-		a.warn([]string{fmt.Sprintf("the key of %s in the invite was not kept: %v", made.Owner, err)})
+		a.warn([]string{err.Error()})
+		return
+	}
+	if a.json {
 		return
 	}
 	a.say("the key of %s came with the invite and is confirmed\n", strong(made.Owner))

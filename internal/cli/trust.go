@@ -26,8 +26,11 @@ func (a *app) trust() *cobra.Command {
 		case 1:
 			return wrongUse("cannot compare the key of %s: add its words, which %s reads to you from `kith trust`", args[0], args[0])
 		}
-		name := args[0]
-		return a.changeTrust(ctx, "confirm the key of "+name, daemon.TrustChange{Act: sealed.ActConfirm, Name: name, Words: strings.Join(args[1:], " ")},
+		name, words := args[0], strings.Join(args[1:], " ")
+		if err := sealed.CheckWords(words); err != nil {
+			return wrongUse("cannot confirm the key of %s: %w", name, err)
+		}
+		return a.changeTrust(ctx, "confirm the key of "+name, daemon.TrustChange{Act: sealed.ActConfirm, Name: name, Words: words},
 			func(daemon.Trust) { a.say("the key of %s is confirmed\n", strong(name)) })
 	})
 	machine := command("kith trust machine", func(ctx context.Context, args []string) error {
@@ -42,21 +45,33 @@ func (a *app) trust() *cobra.Command {
 	reset := command("kith trust reset", func(ctx context.Context, _ []string) error {
 		return a.changeTrust(ctx, "make another account key", daemon.TrustChange{Act: sealed.ActReset}, func(now daemon.Trust) {
 			a.say("this machine has another account key. Its words, to read to those who compared the ones before:\n\n  %s\n\n", strong(now.Words))
-			a.say("%s\n", faint("Run `kith trust reset` on each of your other machines, too, then `kith trust machine WORDS` here with the words that it shows."))
+			a.say("%s\n", faint("Revoke a stolen machine on the site. On each other machine of yours run `kith trust reset`, too, and then `kith trust`: run the `kith trust machine` line that it prints here."))
 		})
 	})
 	show.AddCommand(machine, remove, reset) // every other first argument is a name
 	return show
 }
 
+// keyring returns a client for the daemon that keeps the keys of this machine's login.
+func (a *app) keyring(doing string) (*client, error) {
+	config, _, err := a.credential()
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, notSignedIn("cannot %s: this machine is not signed in; run `kith login --hub URL`", doing)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return control(config.Daemon.Data), nil
+}
+
 // trustOf returns what this machine's daemon has of keys.
 func (a *app) trustOf(ctx context.Context, doing string) (daemon.Trust, []byte, error) {
 	var now daemon.Trust
-	config, err := loadLocalFile(a.home)
+	keys, err := a.keyring(doing)
 	if err != nil {
 		return now, nil, err
 	}
-	text, err := control(config.Daemon.Data).call(ctx, doing, request{http.MethodGet, "/trust", nil}, &now)
+	text, err := keys.call(ctx, doing, request{http.MethodGet, "/trust", nil}, &now)
 	return now, text, err
 }
 
@@ -102,9 +117,9 @@ func (a *app) changeTrust(ctx context.Context, doing string, change daemon.Trust
 }
 
 func (a *app) actOnTrust(ctx context.Context, doing string, change daemon.TrustChange) (now daemon.Trust, text []byte, err error) {
-	config, err := loadLocalFile(a.home)
+	keys, err := a.keyring(doing)
 	if err == nil {
-		text, err = control(config.Daemon.Data).call(ctx, doing, request{http.MethodPost, "/trust", change}, &now)
+		text, err = keys.call(ctx, doing, request{http.MethodPost, "/trust", change}, &now)
 	}
 	return now, text, err
 }
@@ -120,6 +135,9 @@ func (a *app) approveMachine(ctx context.Context, words string) error {
 		return err
 	}
 	const doing = "approve a machine"
+	if err := sealed.CheckWords(words); err != nil {
+		return wrongUse("cannot %s: %w", doing, err)
+	}
 	hub := asMachine(saved)
 	machines, _, err := fetch(ctx, hub, doing, api.ListMachines.With(api.None{}))
 	if err != nil {
@@ -150,7 +168,7 @@ func (a *app) approveMachine(ctx context.Context, words string) error {
 	case len(asking) == 0:
 		return fmt.Errorf("cannot approve a machine: none of your other machines that are connected asks for the account key; run `kith trust` on the new one")
 	case len(asking) == 1:
-		return last
+		return fmt.Errorf("%w; %s asks for the key", last, asking[0])
 	}
-	return fmt.Errorf("cannot approve a machine: these are the words of none of %s: run `kith trust` on the new one", strings.Join(asking, ", "))
+	return fmt.Errorf("cannot approve a machine: these are the words of none of %s: run `kith trust` on the new one, and type what it prints behind `kith trust machine`", strings.Join(asking, ", "))
 }
