@@ -3,6 +3,8 @@ package cli
 import (
 	"context"
 	"fmt"
+	"net/http"
+	"net/url"
 	"regexp"
 	"strconv"
 	"strings"
@@ -12,6 +14,7 @@ import (
 
 	"github.com/kith/kith/internal/account"
 	"github.com/kith/kith/internal/api"
+	"github.com/kith/kith/internal/daemon"
 	"github.com/kith/kith/internal/fleet"
 )
 
@@ -25,13 +28,31 @@ func (a *app) why() *cobra.Command {
 			return ask(ctx, a.account("say why"), api.ExplainCall.With(api.CallID{Call: args[0]}), a.showTrace)
 		}
 		in := api.ModelQuestion{Model: fleet.ModelID(args[0]), Family: family}
-		return ask(ctx, a.account("say why"), api.ExplainModel.With(in), a.showWhy)
+		return ask(ctx, a.account("say why"), api.ExplainModel.With(in), func(w api.Why) {
+			a.showWhy(w, a.refusedHere(ctx, &in))
+		})
 	}))
 	cmd.Flags().StringVar(&family, "family", "chat", "what the model is for: chat, embeddings or audio")
 	return cmd
 }
 
-func (a *app) showWhy(w api.Why) {
+// refusedHere returns why this machine's daemon would not send the call to others, of which
+// the hub knows nothing; "": it would, or does not run.
+func (a *app) refusedHere(ctx context.Context, in *api.ModelQuestion) string {
+	keys, err := a.keyring("say why")
+	if err != nil {
+		return ""
+	}
+	query := url.Values{"model": {string(in.Model)}, "family": {in.Family}}
+	var why daemon.Refused
+	if _, err := keys.call(ctx, "say why", request{http.MethodGet, "/trust/refused?" + query.Encode(), nil}, &why); err != nil {
+		return ""
+	}
+	return why.Message
+}
+
+// showWhy prints how a call would be routed. refused is why this machine would not send it.
+func (a *app) showWhy(w api.Why, refused string) {
 	switch w.Verdict {
 	case "try":
 		first := w.Machines[0]
@@ -43,6 +64,9 @@ func (a *app) showWhy(w api.Why) {
 	}
 	a.fact("why", "%s", because(w.Reason, w.Row))
 	a.fact("change", "%s", w.Change)
+	if refused != "" && (w.Verdict == "try" || w.Verdict == "wait") {
+		a.fact("here", "this machine does not send it: %s", refused)
+	}
 	if len(w.Machines) == 0 {
 		return
 	}

@@ -90,12 +90,13 @@ func (d *Daemon) socketSurface(local http.Handler) http.Handler {
 			d.retryRefused()
 			d.answerChange(w, fleet.Control{Paused: &no})
 		},
-		"POST /drain":  d.serveDrain,
-		"POST /hours":  d.serveHours,
-		"GET /trust":   d.serveTrust,
-		"POST /trust":  d.serveTrustChange,
-		"POST /reload": d.serveReload,
-		"POST /models": d.serveFiles,
+		"POST /drain":        d.serveDrain,
+		"POST /hours":        d.serveHours,
+		"GET /trust":         d.serveTrust,
+		"GET /trust/refused": d.serveRefused,
+		"POST /trust":        d.serveTrustChange,
+		"POST /reload":       d.serveReload,
+		"POST /models":       d.serveFiles,
 		"POST /signin": func(w http.ResponseWriter, r *http.Request) {
 			d.reconnect()
 			w.WriteHeader(http.StatusNoContent)

@@ -21,6 +21,10 @@ import (
 type (
 	Trust       = sealed.Trust
 	TrustChange = sealed.Change
+	// Refused is why this machine would not send a call to others; empty: it would.
+	Refused struct {
+		Message string `json:"message"`
+	}
 )
 
 // sealing is what a login has for sealed calls.
@@ -167,6 +171,28 @@ func (d *Daemon) serveTrust(w http.ResponseWriter, _ *http.Request) {
 	} else {
 		d.writeTrust(w, keys, nil)
 	}
+}
+
+// serveRefused serves GET /trust/refused on the socket: why this machine would not send a
+// call for a model and family to others.
+func (d *Daemon) serveRefused(w http.ResponseWriter, r *http.Request) {
+	s, err := d.sealing()
+	model := fleet.ModelID(r.FormValue("model"))
+	family, known := fleet.ParseFamily(r.FormValue("family"))
+	endpoint := map[fleet.Family]fleet.Endpoint{fleet.Embeddings: fleet.EmbeddingsEndpoint, fleet.Audio: fleet.Transcriptions}[family]
+	switch {
+	case !known, len(serving(d.offers.forOwner(), model, endpoint)) > 0:
+		err = nil // this machine serves it
+	case err == nil && s != nil:
+		err = s.caller.Refused(r.Context(), model, family)
+	}
+	why := Refused{}
+	if f := fault.Of(err); f != nil {
+		why.Message = f.Message
+	} else if err != nil {
+		why.Message = err.Error()
+	}
+	writeJSON(w, http.StatusOK, why)
 }
 
 // serveTrustChange serves POST /trust on the socket.

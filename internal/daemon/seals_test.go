@@ -682,6 +682,23 @@ func TestSealModes(t *testing.T) {
 	h.link.until("it has another one", func(ad tunnel.Advertisement) bool { return len(ad.Seals) == 1 && ad.Seals[0] != id })
 }
 
+// The owner learns why a call that the hub would route is not sent.
+func TestRefused(t *testing.T) {
+	h := newSealHub(t, sealed.Require)
+	refused := func(r *rig, family string) string {
+		t.Helper()
+		resp := assert.Value(r.socket().Get("http://localhost/trust/refused?model=test-model&family=" + family))(t)
+		defer resp.Body.Close()
+		return read(t, resp.Body)
+	}
+	r := h.caller(sealed.Require)
+	assert.Contains(t, refused(r, "chat"), "ask ada for the words of kith trust, then run kith trust ada WORDS")
+	assert.Contains(t, refused(r, "audio"), "audio cannot be sealed")
+	assert.Equal(t, refused(h.caller(sealed.Prefer), "chat"), `{"message":""}`)
+	assert.Equal(t, refused(h.machine, "chat"), `{"message":""}`)
+	assert.Equal(t, len(h.posted()), 0)
+}
+
 // A machine takes the account key of another one of its owner through the hub.
 func TestAccountByControl(t *testing.T) {
 	h := newSealHub(t, sealed.Prefer)

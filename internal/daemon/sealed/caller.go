@@ -75,7 +75,7 @@ func (c *Caller) Do(ctx context.Context, call *gateway.Call) (*gateway.Answer, e
 	call.Trace.Sealed = NotSent
 	if call.Form != nil {
 		if mode == Require {
-			return nil, refuse(`audio cannot be sealed: set [privacy] sealed = "prefer" to send it to another machine`)
+			return nil, errAudio
 		}
 		return c.clear(ctx, call, Audio)
 	}
@@ -110,6 +110,8 @@ func refuse(format string, args ...any) *fault.Fault {
 	return fault.New(fault.CascadeExhausted, format, args...).WithNoRetry()
 }
 
+var errAudio = refuse(`audio cannot be sealed: set [privacy] sealed = "prefer" to send it to another machine`)
+
 // outgoing is one call on its way.
 type outgoing struct {
 	*Caller
@@ -127,23 +129,12 @@ func (o *outgoing) listKey() listKey {
 // try seals the call once and sends it, or decides that it is sent in clear or not at all.
 func (o *outgoing) try(ctx context.Context) (*gateway.Answer, error) {
 	now := time.Now()
-	l, p, err := o.plan(ctx, now)
-	if err == nil && !l.missing && len(p.to) == 0 && l.fetched.Before(now) { // a newer list may allow more
-		o.lists.drop(o.listKey())
-		l, p, err = o.plan(ctx, now)
-	}
+	p, err := o.way(ctx, o.listKey(), o.mode)
 	switch {
 	case err != nil:
 		return nil, err
-	case l.missing && o.mode == Require:
-		return nil, refuse(`the hub at %s has no sealed calls (its kith is too old): set [privacy] sealed = "prefer"`, o.Hub)
-	case l.missing && o.Keys.knowsKeys():
-		return nil, refuse("this machine knows keys and the hub at %s shows none: if it went back to an older kith, "+
-			`set [privacy] sealed = "off"`, o.Hub)
-	case l.missing:
+	case p.clear && p.noList:
 		return o.clear(ctx, o.call, NoList)
-	case p.refusal != nil:
-		return nil, p.refusal
 	case p.clear:
 		return o.clear(ctx, o.call, NoKey)
 	}
@@ -154,17 +145,47 @@ func (o *outgoing) try(ctx context.Context) (*gateway.Answer, error) {
 	return o.send(ctx, sealed)
 }
 
-// plan decides the way of the call by the hub's list. There is none if the list is missing.
-func (o *outgoing) plan(ctx context.Context, now time.Time) (*list, plan, error) {
-	l, err := o.lists.get(ctx, o.listKey(), o.fetch)
-	if err != nil || l.missing {
-		return l, plan{}, err
+// way decides the way of a call by the hub's list. A list from before the call refuses
+// nothing and sends nothing in clear. The error is a fault if nothing may be sent.
+func (c *Caller) way(ctx context.Context, key listKey, mode Mode) (plan, error) {
+	for now := time.Now(); ; c.lists.drop(key) { // a newer list may allow more
+		l, err := c.lists.get(ctx, key, c.fetch)
+		switch {
+		case err != nil:
+			return plan{}, err
+		case l.missing && mode == Require:
+			return plan{}, refuse(`the hub at %s has no sealed calls (its kith is too old): set [privacy] sealed = "prefer"`, c.Hub)
+		case l.missing && c.Keys.knowsKeys():
+			return plan{}, refuse("this machine knows keys and the hub at %s shows none: if it went back to an older kith, "+
+				`set [privacy] sealed = "off"`, c.Hub)
+		case l.missing:
+			return plan{clear: true, noList: true}, nil
+		}
+		p, err := c.Keys.plan(question{mode, key.model, key.family, now, now.Add(l.skew)}, l.machines)
+		if err != nil {
+			c.Report("cannot keep the keys of others: %v", err)
+		}
+		switch {
+		case len(p.to) == 0 && l.fetched.Before(now):
+		case p.refusal != nil:
+			return p, p.refusal
+		default:
+			return p, nil
+		}
 	}
-	p, err := o.Keys.plan(question{o.mode, o.call.Model, o.call.Endpoint.Family(), now, now.Add(l.skew)}, l.machines)
-	if err != nil {
-		o.Report("cannot keep the keys of others: %v", err)
+}
+
+// Refused returns the fault of a call for a model, if nothing of it could be sent now.
+func (c *Caller) Refused(ctx context.Context, model fleet.ModelID, family fleet.Family) error {
+	switch mode := c.Mode(); {
+	case !mode.IsOn(), mode == Prefer && family == fleet.Audio:
+		return nil
+	case family == fleet.Audio:
+		return errAudio
+	default:
+		_, err := c.way(ctx, listKey{model, family, c.Reach(fleet.Everything)}, mode)
+		return err
 	}
-	return l, p, nil
 }
 
 // seal seals the call for the machines of a plan.

@@ -147,7 +147,11 @@ func TestAudio(t *testing.T) {
 	c.Mode = func() Mode { return Require }
 	assert.Fails(t, assert.Err(c.Do(t.Context(), call)), "audio cannot be sealed")
 	assert.Equal(t, call.Trace.Sealed, "no; reason=not_sent")
+	assert.Fails(t, c.Refused(t.Context(), "m", fleet.Audio), "audio cannot be sealed")
+	c.Mode = func() Mode { return Prefer }
+	assert.OK(t, c.Refused(t.Context(), "m", fleet.Audio))
 	c.Mode = func() Mode { return Off }
+	assert.OK(t, c.Refused(t.Context(), "m", fleet.Chat))
 	call.Trace.Sealed = ""
 	assert.Fails(t, assert.Err(c.Do(t.Context(), call)), "sent in clear")
 	assert.Equal(t, call.Trace.Sealed, "")

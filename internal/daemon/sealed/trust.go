@@ -186,6 +186,7 @@ type plan struct {
 	to       []judgement       // it is sealed for these
 	declined []fleet.MachineID // it must not be sealed for these
 	clear    bool              // it is sent without a seal
+	noList   bool              // because the hub has no sealed calls
 	refusal  *fault.Fault      // otherwise
 }
 
