@@ -425,7 +425,7 @@ func (k *Keyring) Confirm(owner fleet.MemberID, name string, f seal.Fingerprint)
 	other := slices.ContainsFunc(b.keys, func(key Known) bool { return key.Owner == owner && key.How == Confirmed })
 	if known := b.known(f); other && (known == nil || known.Owner != owner || known.How != Confirmed) {
 		return fmt.Errorf("another key of %s is confirmed, and the link may be an old one: ask %s for the words of "+
-			"kith trust, then run kith trust %s WORDS", name, name, name)
+			"kith trust, then run kith trust %s WORDS", name, name, argument(name))
 	}
 	return k.confirm(Known{Fingerprint: f, Owner: owner, Name: name, Since: time.Now().UTC().Truncate(time.Second)})
 }

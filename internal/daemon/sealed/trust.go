@@ -327,7 +327,7 @@ func (q *question) refuse(all []judgement, inClass func(*judgement) bool) *fault
 	if j := first[ok]; j != nil && j.class() == fleet.Own {
 		next = "run the line that kith trust prints here on " + j.Name + ", or the one that it prints there here"
 	} else if j != nil {
-		next = fmt.Sprintf("ask %[1]s for the words of kith trust, then run kith trust %[1]s WORDS", j.OwnerName)
+		next = fmt.Sprintf("ask %s for the words of kith trust, then run kith trust %s WORDS", j.OwnerName, argument(j.OwnerName))
 	}
 	if q.mode == Require {
 		next += `, or set [privacy] sealed = "prefer"`
