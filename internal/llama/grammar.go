@@ -48,12 +48,12 @@ var (
 )
 
 // schemaRules converts a JSON schema to GBNF rules, of which the rule json is for texts with
-// the schema's structure; they need jsonRules. It supports type (also a list), properties, required, items, minItems,
-// maxItems, minLength, maxLength, enum, const, anyOf, oneOf, an allOf of one,
-// additionalProperties of a map, and $ref into $defs or definitions. Properties appear in
-// the order of the schema, and others are not allowed. Keywords that restrict a value
-// rather than the structure (pattern, format, minimum …) are ignored; an untrusted
-// regular expression never reaches the engine.
+// the schema's structure; they need jsonRules. It supports type (also a list), properties,
+// required, items, minItems, maxItems, minLength, maxLength, enum, const, anyOf, oneOf, an
+// allOf of one, additionalProperties of a map, and $ref into $defs or definitions.
+// Properties appear in the order of the schema, and others are not allowed. Keywords that
+// restrict a value rather than the structure (pattern, format, minimum …) are ignored; an
+// untrusted regular expression never reaches the engine.
 func schemaRules(schema jsontext.Value) (string, error) {
 	if len(schema) > maxSchemaBytes {
 		return "", fmt.Errorf("%w: larger than %d bytes", errUnsupportedSchema, maxSchemaBytes)

@@ -232,11 +232,11 @@ func (j *job) setGrammar(v *vocab, form *chatform.Form, c *chat) error {
 			return errNoGrammar
 		}
 	case c.mustCall:
-		if !canCall || !j.decide(func(plain bool) string { return answerGrammar(form, j.tail, calls(plain), "") }) {
+		if !canCall || !j.decide(nil, func(plain bool) string { return answerGrammar(form, j.tail, calls(plain), "") }) {
 			return errNoGrammar
 		}
 	case c.format != "":
-		if !j.decide(func(plain bool) string { return answerGrammar(form, j.tail, calls(plain), c.format) }) {
+		if !j.decide(nil, func(plain bool) string { return answerGrammar(form, j.tail, calls(plain), c.format) }) {
 			return badMember("response_format", "response_format: cannot use the schema: it is infinitely recursive")
 		}
 	case canCall:
@@ -245,9 +245,10 @@ func (j *job) setGrammar(v *vocab, form *chatform.Form, c *chat) error {
 	return nil
 }
 
-// decide makes a grammar decide the whole answer.
-func (j *job) decide(grammar func(plain bool) string) bool {
-	return j.sampler.constrain(grammar(false), nil) || j.sampler.constrain(grammar(true), nil)
+// decide makes a grammar decide the answer, which begins with the tokens written. If
+// llama.cpp refuses the grammar, the one with plain calls does. It reports false if neither can.
+func (j *job) decide(written []token, grammar func(plain bool) string) bool {
+	return j.sampler.constrain(grammar(false), written) || j.sampler.constrain(grammar(true), written)
 }
 
 var errNoGrammar = badMember("tool_choice", "this engine cannot make the model call a tool; use tool_choice auto or none")

@@ -146,8 +146,9 @@ type completion struct {
 	Choices []struct {
 		Index   int `json:"index"`
 		Message struct {
-			Role    string `json:"role"`
-			Content string `json:"content"`
+			Role      string     `json:"role"`
+			Content   string     `json:"content"`
+			ToolCalls []toolCall `json:"tool_calls"`
 		} `json:"message"`
 		Logprobs     *logprobs `json:"logprobs"`
 		FinishReason string    `json:"finish_reason"`

@@ -56,10 +56,13 @@ func newSampler(v *vocab, s sampling, window int32) *sampler {
 	return of
 }
 
-// constrain makes a grammar with the rule root decide what follows the tokens written, which are a part of the
-// text that it describes. It reports false, and changes nothing, if llama.cpp refuses the
-// grammar or the grammar the tokens.
+// constrain makes a grammar with the rule root decide what follows the tokens written, which
+// are a part of the text that it describes. It reports false, and changes nothing, if the
+// grammar is "", if llama.cpp refuses it, or if it refuses the tokens.
 func (s *sampler) constrain(grammar string, written []token) bool {
+	if grammar == "" { // llama.cpp would allow everything
+		return false
+	}
 	lib := s.vocab.lib
 	s.grammar = lib.llama_sampler_init_grammar(s.vocab.handle, grammar, "root")
 	if s.grammar == 0 {
@@ -90,9 +93,8 @@ func (s *sampler) free() {
 // A grammar over all tokens costs milliseconds with a large vocabulary. So the grammar
 // first checks only the token that would be chosen without it, which it nearly always
 // allows, and then those that would be chosen without the ones it does not allow. A grammar
-// must never accept a token that it does not allow: llama.cpp ends the
-// process. If no token is left, for instance because biases forbid them, sample fails with
-// errNoToken.
+// must never accept a token that it does not allow: llama.cpp ends the process. If no token
+// is left, for instance because biases forbid them, sample fails with errNoToken.
 func (s *sampler) sample(c cContext, index int32, buffer *[]tokenData) (token, error) {
 	lib := s.vocab.lib
 	if s.grammar == 0 {

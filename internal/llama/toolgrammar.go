@@ -30,8 +30,8 @@ type toolGrammar struct {
 // marks which models leave out. They need jsonRules. If the form cannot be written as a
 // grammar, there are no rules.
 //
-// A schema that cannot be converted allows any value. If plain is true, the arguments of
-// all tools may be any object.
+// A schema that cannot be converted allows any value. If plain is true, or the schemas
+// together are too large, the arguments of all tools may be any object.
 func callRules(f *chatform.Form, tools []chatform.Tool, parallel, plain bool) string {
 	if !f.Tools() || len(tools) == 0 {
 		return ""
@@ -48,6 +48,9 @@ func callRules(f *chatform.Form, tools []chatform.Tool, parallel, plain bool) st
 			tool.Parameters = nil
 		}
 		rule, err := g.callRule(tool)
+		if err != nil && !plain {
+			return callRules(f, tools, parallel, true)
+		}
 		if err != nil {
 			return ""
 		}
@@ -401,8 +404,8 @@ dict ::= "{" (text ":" " "? any ("," " "? text ":" " "? any)*)? "}"
 )
 
 // answerGrammar returns the grammar of an answer that is decided from its start: after
-// reasoning it is tool calls, or text in a format, whichever has rules. tail is what the
-// template writes after the last message.
+// reasoning it is tool calls, or text in a format, whichever has rules; "" if neither has.
+// tail is what the template writes after the last message.
 func answerGrammar(f *chatform.Form, tail, calls, format string) string {
 	c := &schemaConverter{prefix: "k", maxRules: maxGrammarRules, maxBytes: maxGrammarBytes}
 	var answers []string
@@ -411,6 +414,9 @@ func answerGrammar(f *chatform.Form, tail, calls, format string) string {
 	}
 	if format != "" {
 		answers = append(answers, optional(f.ContentBegin)+"json "+optional(f.ContentEnd))
+	}
+	if len(answers) == 0 {
+		return ""
 	}
 	lead := ""
 	if begin, end := f.Reasoning(tail); end != "" {
@@ -434,9 +440,9 @@ func optional(text string) string {
 }
 
 // constrain makes the grammar of calls decide the rest of the answer, once the model writes
-// calls. since are the tokens of the answer so far, and held the bytes of
-// their text that the reader does not have yet. If what the model wrote does not conform,
-// there is no grammar, and it reports false.
+// calls. since are the tokens of the answer so far, and held the bytes of their text that
+// the reader does not have yet. If what the model wrote does not conform, there is no
+// grammar, and it reports false.
 func (j *job) constrain(v *vocab, calls func(plain bool) string, since []token, held int) bool {
 	var written []token
 	prefix, back := "", j.reader.Trigger()+held
@@ -455,6 +461,5 @@ func (j *job) constrain(v *vocab, calls func(plain bool) string, since []token, 
 		}
 		written = append(begun, written...)
 	}
-	grammar := func(plain bool) string { return "root ::= " + gbnf(prefix) + " begun\n" + calls(plain) + jsonRules }
-	return j.sampler.constrain(grammar(false), written) || j.sampler.constrain(grammar(true), written)
+	return j.decide(written, func(plain bool) string { return "root ::= " + gbnf(prefix) + " begun\n" + calls(plain) + jsonRules })
 }

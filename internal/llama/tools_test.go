@@ -46,23 +46,11 @@ func TestToolCall(t *testing.T) {
 	e := startEngine(t, Config{Models: []ModelFile{agentModel(t), callsNotWritten(t)}})
 	for model, more := range map[string]object{"agent": {}, "other": {"parallel_tool_calls": false}} {
 		asked := ask("Read note.txt.", object{"model": model, "tools": []object{readTool}, "max_tokens": 60}, more)
-		status, body := e.post("/v1/chat/completions", asked)
-		var got struct {
-			Choices []struct {
-				Message struct {
-					Content   *string    `json:"content"`
-					ToolCalls []toolCall `json:"tool_calls"`
-				} `json:"message"`
-				FinishReason string `json:"finish_reason"`
-			} `json:"choices"`
-		}
-		assert.OK(t, json.Unmarshal(body, &got))
-		if status != 200 || len(got.Choices) != 1 || len(got.Choices[0].Message.ToolCalls) != 1 || got.Choices[0].FinishReason != "tool_calls" {
-			t.Fatalf("%s: %d %s", model, status, body)
-		}
-		call := got.Choices[0].Message.ToolCalls[0]
+		got := e.chat(asked).Choices[0]
+		assert.Require(t, len(got.Message.ToolCalls) == 1 && got.FinishReason == "tool_calls", model, got)
+		call := got.Message.ToolCalls[0]
 		if call.Function.Name != "read" || strings.ReplaceAll(call.Function.Arguments, " ", "") != `{"filePath":"note.txt"}` || call.ID == "" {
-			t.Errorf("%s: %s", model, body)
+			t.Errorf("%s: %v", model, call)
 		}
 	}
 }
@@ -288,31 +276,21 @@ func TestToolChoices(t *testing.T) {
 		"required, format": {object{"tool_choice": "required", "response_format": object{"type": "json_object"}}, []string{"weather", "map"}, false},
 	} {
 		for _, model := range []string{"tiny", "random"} {
-			status, body := e.post("/v1/chat/completions", ask("What is the weather in Rom?", object{"model": model, "tools": tools, "temperature": 1, "seed": 3, "max_tokens": 300}, c.more))
-			var got struct {
-				Choices []struct {
-					Message struct {
-						Content   *string    `json:"content"`
-						ToolCalls []toolCall `json:"tool_calls"`
-					} `json:"message"`
-					FinishReason string `json:"finish_reason"`
-				} `json:"choices"`
-			}
-			assert.OK(t, json.Unmarshal(body, &got))
-			assert.Require(t, status == 200 && len(got.Choices) == 1, name, model, status, body)
-			choice := got.Choices[0]
-			if content := choice.Message.Content; len(choice.Message.ToolCalls) == 0 {
-				assert.That(t, c.text && content != nil && jsontext.Value(*content).Kind() == '{', name, model, body)
+			// The random model makes several calls, with much white space.
+			asked := object{"model": model, "tools": tools, "temperature": 1, "seed": 3, "max_tokens": 490}
+			got := e.chat(ask("What is the weather in Rom?", asked, c.more)).Choices[0]
+			if len(got.Message.ToolCalls) == 0 {
+				assert.That(t, c.text && jsontext.Value(got.Message.Content).Kind() == '{', name, model, got)
 				continue
 			}
-			assert.That(t, choice.FinishReason == "tool_calls", name, model, body)
-			assert.That(t, c.more["parallel_tool_calls"] != false || len(choice.Message.ToolCalls) == 1, name, model, body)
-			for _, call := range choice.Message.ToolCalls {
+			assert.That(t, got.FinishReason == "tool_calls", name, model, got)
+			assert.That(t, c.more["parallel_tool_calls"] != false || len(got.Message.ToolCalls) == 1, name, model, got)
+			for _, call := range got.Message.ToolCalls {
 				var arguments struct {
 					City string `json:"city"`
 				}
-				assert.OK(t, json.Unmarshal([]byte(call.Function.Arguments), &arguments), name, model, body)
-				assert.That(t, slices.Contains(c.names, call.Function.Name) && (arguments.City == "Rom" || arguments.City == "Oslo"), name, model, body)
+				assert.OK(t, json.Unmarshal([]byte(call.Function.Arguments), &arguments), name, model, got)
+				assert.That(t, slices.Contains(c.names, call.Function.Name) && (arguments.City == "Rom" || arguments.City == "Oslo"), name, model, got)
 			}
 		}
 	}
@@ -382,6 +360,27 @@ func refused(t *testing.T, spec *modelSpec, grammar, text string) string {
 		text = text[len(spec.vocab.piece(next, true)):]
 	}
 	return ""
+}
+
+// Tools whose schemas are together too large for a grammar can be called with any arguments,
+// and without a grammar no call can be demanded.
+func TestLargeTools(t *testing.T) {
+	spec := openModel(t, testModels[0], 1)
+	for properties := range 64 {
+		schema := object{}
+		for i := range properties {
+			schema["p"+strconv.Itoa(i)] = object{"type": "string"}
+		}
+		var tools []chatform.Tool
+		for i := range maxTools {
+			parameters := assert.Value(json.Marshal(object{"type": "object", "properties": schema}))(t)
+			tools = append(tools, chatform.Tool{Name: "t" + strconv.Itoa(i), Parameters: parameters})
+		}
+		assert.Contains(t, callRules(spec.template.form(), tools, true, false), "t127", properties)
+	}
+	j := &job{sampler: newSampler(spec.vocab, sampling{}, 64)}
+	defer j.sampler.free()
+	assert.That(t, !j.decide(nil, func(bool) string { return answerGrammar(spec.template.form(), "", "", "") }), "an answer without a grammar")
 }
 
 // textOf returns the text of a prompt.
