@@ -73,7 +73,8 @@ type pullable struct {
 // newPullable returns a listed model on a machine with so many bytes of memory; 0 means
 // unknown.
 func newPullable(l pull.Listed, memory uint64) pullable {
-	p := pullable{Listed: l, Memory: l.Memory(), Fits: memory == 0 || l.Memory() <= memory}
+	needs := pull.Memory(l.Size)
+	p := pullable{Listed: l, Memory: needs, Fits: memory == 0 || needs <= memory}
 	if p.Fits && l.Trained > 0 {
 		p.Slots, p.Context = llama.Footprint{
 			Weights: uint64(l.Size), Trained: l.Trained,

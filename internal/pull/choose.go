@@ -190,9 +190,6 @@ func Find(name string) *Listed {
 	return nil
 }
 
-// Memory returns approximately how many bytes of memory the model needs.
-func (l *Listed) Memory() uint64 { return Memory(l.Size) }
-
 // Memory returns approximately how many bytes of memory a model with files of that size
 // needs for its weights, a context and compute buffers.
 func Memory(size int64) uint64 {

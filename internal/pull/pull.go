@@ -340,12 +340,9 @@ func (s *Source) refused(response *http.Response, what string) error {
 	return temporary{fmt.Errorf("%s answers %s: try again later", what, response.Status)}
 }
 
-// temporary is a failure that may be over later.
+// temporary is a failure that may be over later without a change by anyone: the network or
+// a server did not answer.
 type temporary struct{ error }
 
 // Unwrap returns the failure itself.
 func (t temporary) Unwrap() error { return t.error }
-
-// IsTemporary reports whether a pull that failed may succeed later without a change by
-// anyone: the network or a server did not answer.
-func IsTemporary(err error) bool { return errors.As(err, new(temporary)) }

@@ -168,18 +168,12 @@ func (q *Queue) Cancel(ctx context.Context, name string) error {
 		}
 	}
 	d := download{folder: q.config.Folder}
-	for _, name := range q.filesOf(j) {
+	for _, name := range j.Files { // no try changes them any more
 		if failed := Forget(d.path(name)); failed != nil && !errors.Is(failed, os.ErrNotExist) {
 			err = cmp.Or(err, failed)
 		}
 	}
 	return err
-}
-
-func (q *Queue) filesOf(j *job) []string {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	return j.Files
 }
 
 // find returns the index of the job with the name of the reference, or -1. mu must be held.
@@ -287,7 +281,7 @@ func (q *Queue) try(ctx context.Context, j *job) {
 		q.config.Log.Info("a model was pulled", "model", j.id)
 	case ctx.Err() != nil: // the process ends
 		return
-	case IsTemporary(err) && time.Since(j.At) < jobLife:
+	case errors.As(err, new(temporary)) && time.Since(j.At) < jobLife:
 		retry := min(firstRetry<<min(j.failures, 16), maxRetry)
 		j.failures++
 		j.problem, j.notBefore = j.text(err), time.Now().Add(retry)
