@@ -326,10 +326,8 @@ func (c *conversation) send(ctx context.Context, in chatRequest) (*http.Response
 		}
 		c.progress("waiting for the built-in engine to start")
 		for c.engineStarts(ctx) {
-			select {
-			case <-time.After(200 * time.Millisecond):
-			case <-ctx.Done():
-				return nil, ctx.Err()
+			if err := wait(ctx, 200*time.Millisecond); err != nil {
+				return nil, err
 			}
 		}
 		c.progress(atWork)

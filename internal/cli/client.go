@@ -331,3 +331,13 @@ func hubAddress(text string) (string, error) {
 	}
 	return strings.TrimSuffix(strings.TrimSuffix(address.Text, "/v1"), "/"), nil
 }
+
+// wait waits, or returns an error if ctx ends before.
+func wait(ctx context.Context, length time.Duration) error {
+	select {
+	case <-time.After(length):
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}

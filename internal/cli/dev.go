@@ -320,10 +320,8 @@ func (a *app) showProgress(what string) {
 // when the start is complete.
 func (a *app) sayWhenSlow(ctx context.Context, data string, engines *ownEngines) {
 	began := time.Now()
-	for wait := slowStart; ; wait = 10 * time.Second {
-		select {
-		case <-time.After(wait):
-		case <-ctx.Done():
+	for pause := slowStart; ; pause = 10 * time.Second {
+		if wait(ctx, pause) != nil {
 			return
 		}
 		a.waiting.Lock()

@@ -227,10 +227,8 @@ func (a *app) approved(ctx context.Context, hub *client, doing string, form url.
 	poll := url.Values{"client_id": {"kith"}, "grant_type": {"urn:ietf:params:oauth:grant-type:device_code"}, "device_code": {ask.DeviceCode}}
 	every := time.Duration(max(1, ask.Interval)) * time.Second
 	for {
-		select {
-		case <-time.After(every):
-		case <-ctx.Done():
-			return granted{}, ctx.Err()
+		if err := wait(ctx, every); err != nil {
+			return granted{}, err
 		}
 		var got granted
 		refused, err := hub.postForm(ctx, "/device/token", poll, &got)

@@ -314,16 +314,6 @@ func (a *app) orderModel(name string, verb fleet.FileVerb) *cobra.Command {
 	return cmd
 }
 
-// wait waits, or returns an error if ctx ends before.
-func wait(ctx context.Context, length time.Duration) error {
-	select {
-	case <-time.After(length):
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
-
 // pulledOn is the output of `kith pull --on --json`.
 type pulledOn struct {
 	ID      string `json:"id"`

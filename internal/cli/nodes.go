@@ -101,10 +101,8 @@ func (o *operator) awaitDrained(ctx context.Context, hub *client, name string) e
 			shown = left
 			o.progress("node " + name + " still has " + left)
 		}
-		select {
-		case <-time.After(drainPoll):
-		case <-ctx.Done():
-			return ctx.Err()
+		if err := wait(ctx, drainPoll); err != nil {
+			return err
 		}
 	}
 }
@@ -142,9 +140,7 @@ func (o *operator) showTop(ctx context.Context, once, screen bool) error {
 		if err != nil || once {
 			return err
 		}
-		select {
-		case <-time.After(topEvery):
-		case <-ctx.Done():
+		if wait(ctx, topEvery) != nil {
 			return nil // Ctrl-C is how the user ends it
 		}
 	}

@@ -252,9 +252,7 @@ func (a *app) awaitOffered(ctx context.Context, id string, within time.Duration)
 		if time.Now().After(late) {
 			return true, "the daemon does not offer it yet; `kith status` says more"
 		}
-		select {
-		case <-time.After(200 * time.Millisecond):
-		case <-ctx.Done():
+		if wait(ctx, 200*time.Millisecond) != nil {
 			return true, ""
 		}
 	}
