@@ -258,12 +258,9 @@ func (a *app) removeOn(ctx context.Context, id, on string) error {
 	if _, _, err := at.act(ctx, doing, fleet.FileAct{Act: fleet.ActRemove, Model: id}); err != nil {
 		return err
 	}
-	freed := int64(0)
-	if i := slices.IndexFunc(before.Files, func(f fleet.ModelFile) bool { return f.ID == id }); i >= 0 {
-		freed = before.Files[i].Size
-	}
-	return a.print(map[string]any{"id": id, "machine": at.name, "freed": freed}, func() {
-		a.say("deleted %s on %s; %s are free again there\n", strong(id), at.where(), pull.Bytes(freed))
+	freed, _ := before.File(id)
+	return a.print(map[string]any{"id": id, "machine": at.name, "freed": freed.Size}, func() {
+		a.say("deleted %s on %s; %s are free again there\n", strong(id), at.where(), pull.Bytes(freed.Size))
 	})
 }
 
@@ -282,11 +279,11 @@ func (a *app) orderModel(name string, verb fleet.FileVerb) *cobra.Command {
 		now, _, err := at.act(ctx, doing, fleet.FileAct{Act: verb, Model: id})
 		var file fleet.ModelFile
 		for err == nil {
-			i := slices.IndexFunc(now.Files, func(f fleet.ModelFile) bool { return f.ID == id })
-			if i < 0 {
+			var ok bool
+			if file, ok = now.File(id); !ok {
 				return fmt.Errorf("cannot %s: its files were removed in the meantime", doing)
 			}
-			if file = now.Files[i]; file.State != fleet.FileLoading {
+			if file.State != fleet.FileLoading {
 				break
 			}
 			a.progress("loading " + id + " on " + at.where())
@@ -428,11 +425,11 @@ func (w *pullWatch) look(ctx context.Context, now fleet.ModelFiles) (file fleet.
 		w.ended = time.Now()
 		w.progress("waiting for " + w.at.where() + " to offer it")
 	}
-	if i := slices.IndexFunc(now.Files, func(f fleet.ModelFile) bool { return f.ID == w.id }); i >= 0 {
-		file = now.Files[i]
-	} else if time.Since(w.ended) > offeredWithin {
+	file, ok := now.File(w.id)
+	switch late := time.Since(w.ended) > offeredWithin; {
+	case !ok && late:
 		return file, true, errors.New("its files were removed")
-	} else {
+	case !ok:
 		return file, false, nil
 	}
 	w.offered = file.Problem == "" && w.isOffered(ctx)

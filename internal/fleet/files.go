@@ -2,11 +2,12 @@ package fleet
 
 import (
 	"errors"
+	"slices"
 	"strings"
 	"time"
 )
 
-// FileVerb is what an owner does with the model files of a machine.
+// FileVerb is the kind of a FileAct.
 type FileVerb string
 
 // The acts on model files.
@@ -58,6 +59,15 @@ type ModelFiles struct {
 	// unknown. Memory is what one model can use; absent: unknown. Both are in bytes.
 	DiskFree int64 `json:"disk_free,omitzero"`
 	Memory   int64 `json:"memory,omitzero"`
+}
+
+// File returns the file with an id.
+func (m *ModelFiles) File(id string) (file ModelFile, ok bool) {
+	at := slices.IndexFunc(m.Files, func(f ModelFile) bool { return f.ID == id })
+	if at < 0 {
+		return file, false
+	}
+	return m.Files[at], true
 }
 
 // ModelFile is a model in files of a machine.

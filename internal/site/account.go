@@ -27,11 +27,11 @@ type accountData struct {
 }
 
 func (s *Site) accountData(v *visit) (accountData, error) {
-	_, err := s.DB.Password(v.Context(), v.me.ID)
-	if err != nil && !errors.Is(err, account.ErrNotFound) {
+	has, err := s.hasPassword(v)
+	if err != nil {
 		return accountData{}, err
 	}
-	data := accountData{HasPassword: err == nil, Recent: s.recent(v), CanPasskeys: s.passkeys != nil,
+	data := accountData{HasPassword: has, Recent: s.recent(v), CanPasskeys: s.passkeys != nil,
 		Provider: s.provider.name(), CanMail: s.mail != nil}
 	data.NeedsOld = data.HasPassword && s.sessions.GetString(v.Context(), sessionHow) != "link"
 	var failed [5]error
@@ -44,6 +44,15 @@ func (s *Site) accountData(v *visit) (accountData, error) {
 		data.Email.Asked = ""
 	}
 	return data, cmp.Or(failed[:]...)
+}
+
+// hasPassword reports whether the member has a password.
+func (s *Site) hasPassword(v *visit) (bool, error) {
+	_, err := s.DB.Password(v.Context(), v.me.ID)
+	if errors.Is(err, account.ErrNotFound) {
+		return false, nil
+	}
+	return err == nil, err
 }
 
 // recentFor is how long after a sign-in no password is required.

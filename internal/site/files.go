@@ -3,7 +3,6 @@ package site
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -12,7 +11,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/kith/kith/internal/account"
 	"github.com/kith/kith/internal/api"
 	"github.com/kith/kith/internal/fault"
 	"github.com/kith/kith/internal/fleet"
@@ -208,7 +206,7 @@ func changedFiles(in api.FileChange, out api.MachineFiles) string {
 	case fleet.ActUnload:
 		return in.Model + " is out of memory; its next call loads it again."
 	}
-	if slices.ContainsFunc(out.Files, func(f fleet.ModelFile) bool { return f.ID == in.Model && f.State == fleet.FileLoaded }) {
+	if file, _ := out.File(in.Model); file.State == fleet.FileLoaded {
 		return in.Model + " is in memory."
 	}
 	return out.Machine + " loads " + in.Model + "; this page shows when that is done."
@@ -238,12 +236,8 @@ func (s *Site) filesQuestion(v *visit) (question, error) {
 	if s.recent(v) {
 		return q, nil
 	}
-	_, err = s.DB.Password(v.Context(), v.me.ID)
-	switch {
-	case err == nil:
-		q.Password = true
-	case errors.Is(err, account.ErrNotFound):
-		q.SignIn, err = "/signin?"+url.Values{"next": {v.URL.RequestURI()}}.Encode(), nil
+	if q.Password, err = s.hasPassword(v); !q.Password {
+		q.SignIn = "/signin?" + url.Values{"next": {v.URL.RequestURI()}}.Encode()
 	}
 	return q, err
 }

@@ -2,7 +2,6 @@ package site
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"net/url"
 	"slices"
@@ -166,8 +165,7 @@ func reachStep(models, machines int, shares []api.Share) step {
 // canSignIn reports whether the member can sign in again without a link. It returns true
 // if the database fails.
 func (s *Site) canSignIn(v *visit) bool {
-	_, err := s.DB.Password(v.Context(), v.me.ID)
-	if !errors.Is(err, account.ErrNotFound) {
+	if has, err := s.hasPassword(v); has || err != nil {
 		return true
 	}
 	passkeys, noPasskeys := s.DB.Passkeys(v.Context(), v.me.ID)
