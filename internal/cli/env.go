@@ -382,7 +382,7 @@ func (a *app) target(ctx context.Context, local bool, model string) (target, err
 	if one, ok := choose(here, model); ok && (model != "" || !found) {
 		return at(one), nil
 	}
-	if saved, ok := a.signedIn(); ok && base != "" {
+	if _, saved, ok := a.signedIn(); ok && base != "" {
 		if models, err := asMachine(saved).list(ctx); err == nil { // this machine's own are not in it
 			if one, ok := choose(append(models, here...), model); ok {
 				return at(one), nil

@@ -92,25 +92,25 @@ func (a *app) toDaemon() (*client, error) {
 	}, nil
 }
 
-// signedIn returns this machine's credential, unless it has none or KITH_HUB names another
-// hub.
-func (a *app) signedIn() (saved daemon.Credential, ok bool) {
-	_, saved, err := a.credential()
+// signedIn returns this machine's configuration and credential, unless it has none or
+// KITH_HUB names another hub.
+func (a *app) signedIn() (config *daemonFile, saved daemon.Credential, ok bool) {
+	config, saved, err := a.credential()
 	if err != nil {
-		return saved, false
+		return nil, saved, false
 	}
 	named := os.Getenv("KITH_HUB")
 	if named != "" {
 		named, err = hubAddress(named)
 	}
-	return saved, err == nil && (named == "" || named == saved.Hub)
+	return config, saved, err == nil && (named == "" || named == saved.Hub)
 }
 
 // toModels returns a client for calls of models, and whether it is for this machine's
 // daemon: that is used if it is running and signed in, since it seals the calls, or if there
 // is no API key.
 func (a *app) toModels() (surface *client, local bool, err error) {
-	if _, ok := a.signedIn(); !a.mustSeal() && (!ok || !a.daemonRuns()) {
+	if config, _, ok := a.signedIn(); !a.mustSeal() && (!ok || !daemonRuns(config.Daemon.Data)) {
 		if surface, ok, err = a.byKey(); ok || err != nil {
 			return surface, false, err
 		}
@@ -124,20 +124,6 @@ func (a *app) toModels() (surface *client, local bool, err error) {
 func (a *app) mustSeal() bool {
 	config, err := loadLocalFile(a.home)
 	return err == nil && config.Privacy.Sealed.Text == string(sealed.Require)
-}
-
-// daemonRuns reports whether this machine's daemon serves its socket.
-func (a *app) daemonRuns() bool {
-	config, err := loadLocalFile(a.home)
-	if err != nil {
-		return false
-	}
-	conn, err := daemon.DialSocket(context.Background(), filepath.Join(config.Daemon.Data, "daemon.sock"))
-	if err != nil {
-		return false
-	}
-	conn.Close()
-	return true
 }
 
 // toAccount returns a client for the hub, as the member. If KITH_HUB is set it uses

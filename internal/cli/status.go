@@ -31,12 +31,19 @@ func control(data string) *client {
 // a folder there, it describes how to reach that.
 func startDaemon(data string) string {
 	dev := filepath.Join(data, "dev")
-	conn, err := daemon.DialSocket(context.Background(), filepath.Join(dev, "daemon.sock"))
-	if err != nil {
+	if !daemonRuns(dev) {
 		return "start it with `kith serve`"
 	}
-	conn.Close()
 	return "`kith dev` runs one: set KITH_HOME=" + dev + " to reach that"
+}
+
+// daemonRuns reports whether a daemon on data serves its socket.
+func daemonRuns(data string) bool {
+	conn, err := daemon.DialSocket(context.Background(), filepath.Join(data, "daemon.sock"))
+	if err == nil {
+		conn.Close()
+	}
+	return err == nil
 }
 
 // runningStatus is the output of `kith status --json` if a daemon is running.
