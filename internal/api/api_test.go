@@ -820,3 +820,20 @@ func TestShareOfAPathWarns(t *testing.T) {
 		}
 	}
 }
+
+// A refusal has what programs need to decide whether to try again.
+func TestWriteFault(t *testing.T) {
+	for _, c := range []struct {
+		fault        *fault.Fault
+		after, retry string
+	}{
+		{fault.New(fault.ModelNotFound, "no"), "", ""},
+		{fault.New(fault.CapacityFull, "busy").WithRetryAfter(7), "7", ""},
+		{fault.New(fault.OutsideSharingHours, "closed").WithNoRetry(), "5", "false"},
+	} {
+		w := httptest.NewRecorder()
+		WriteFault(w, c.fault, "req_1")
+		h := w.Header()
+		assert.That(t, w.Code == c.fault.Status() && h.Get("Retry-After") == c.after && h.Get("X-Should-Retry") == c.retry, c.fault, w.Code, h)
+	}
+}

@@ -284,5 +284,8 @@ func WriteFault(w http.ResponseWriter, f *fault.Fault, id string) {
 		p.Param = &f.Param
 	}
 	SetRetryAfter(w.Header(), f)
+	if f.NoRetry {
+		w.Header().Set("X-Should-Retry", "false")
+	}
 	WriteJSON(w, f.Status(), map[string]Problem{"error": p})
 }

@@ -288,6 +288,7 @@ func (d *Daemon) newSurface(port uint16) *gateway.Edge {
 		Rate:   d.policy.Load().rate,
 		Limits: gateway.Limits{Upload: d.config.Audio.MaxUpload},
 		Count:  d.count,
+		Unsent: func() string { return d.ifSealing(sealed.NotSent) },
 		Log:    d.log,
 	})
 }

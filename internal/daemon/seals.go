@@ -109,10 +109,14 @@ func (d *Daemon) sealing() (*sealing, error) {
 }
 
 // setSealed sets what the caller is told of a call, unless calls are not sealed.
-func (d *Daemon) setSealed(call *gateway.Call, value string) {
-	if d.policy.Load().sealed.IsOn() {
-		call.Trace.Sealed = value
+func (d *Daemon) setSealed(call *gateway.Call, value string) { call.Trace.Sealed = d.ifSealing(value) }
+
+// ifSealing returns a value of X-Kith-Sealed, or "" if calls are not sealed.
+func (d *Daemon) ifSealing(value string) string {
+	if !d.policy.Load().sealed.IsOn() {
+		return ""
 	}
+	return value
 }
 
 // sealKeys returns the keys that calls can be sealed for now.

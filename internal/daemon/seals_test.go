@@ -734,6 +734,10 @@ func TestServedHere(t *testing.T) {
 	assert.That(t, resp.StatusCode == 200 && resp.Header.Get("X-Kith-Estimate") == "true", resp.StatusCode, resp.Header)
 	resp = r.post("/v1/responses", `{"model":"test-model","input":"`+secretPrompt+`"}`)
 	assert.That(t, resp.StatusCode == 404 && resp.Header.Get("X-Kith-Sealed") == "no; reason=not_sent", resp.StatusCode, resp.Header)
+	for mode, want := range map[sealed.Mode]string{sealed.Prefer: "no; reason=not_sent", sealed.Off: ""} { // also of what is no call
+		resp = h.caller(mode).post("/v1/chat/completions", `{"model":1}`)
+		assert.That(t, resp.StatusCode == 400 && resp.Header.Get("X-Kith-Sealed") == want, mode, resp.StatusCode, resp.Header)
+	}
 	h.hid()
 
 	// A file with the account key that others can read keeps the daemon from starting.

@@ -63,6 +63,9 @@ type Config struct {
 	// call. It returns 0 if no tokenizer answers before ctx ends, and an error if nothing
 	// could serve the call. nil: there is no tokenizer.
 	Count func(ctx context.Context, call *Call) (tokens int64, err error)
+	// Unsent returns the value of X-Kith-Sealed for requests to inference routes that do not
+	// reach the Backend, empty for none. May be nil.
+	Unsent func() string
 	// Refused gets each request to an inference route that did not reach the Backend. The
 	// Call has what is known of it, and no Body. Its Caller is zero if the caller was not
 	// identified. May be nil.

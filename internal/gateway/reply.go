@@ -126,11 +126,15 @@ func (r *request) writeJSON(document any) error {
 // setRoute sets the headers that name the machines that received the prompt
 // (spec/api.md#x-kith-route), and whether it was sealed for them (spec/sealed.md#x-kith-sealed).
 func (w *reply) setRoute(call *Call) {
-	if sealed := call.Trace.Sealed; sealed != "" {
-		w.Header()["X-Kith-Sealed"] = []string{sealed}
-	}
+	w.setSealed(call.Trace.Sealed)
 	if route := call.Trace.Route; route != "" {
 		w.Header()["X-Kith-Route"] = []string{oneLine(route)}
+	}
+}
+
+func (w *reply) setSealed(value string) {
+	if value != "" {
+		w.Header()["X-Kith-Sealed"] = []string{value}
 	}
 }
 
@@ -199,6 +203,8 @@ func (r *request) writeFault(f *fault.Fault) {
 	w.setBody("application/json", int64(len(body)))
 	if r.call != nil {
 		w.setRoute(r.call)
+	} else if unsent := r.edge.cfg.Unsent; unsent != nil && r.route.inference() {
+		w.setSealed(unsent())
 	}
 	h := w.Header()
 	switch status := f.Status(); status {

@@ -65,6 +65,17 @@ func TestSealedIsShown(t *testing.T) {
 		w, _ := do(New(hostedConfig(after(6*time.Second))), ask("POST", "/v1/chat/completions", body+"true}"))
 		assert.That(t, strings.Count(w.Body.String(), ": sealed=yes\n\n") == 1 && w.Header()["X-Kith-Sealed"] == nil, w.Body)
 	})
+
+	// So do refusals of what never was a call.
+	c := localConfig(after(0))
+	c.Guard, c.Limits.Body, c.Unsent = nil, 100, func() string { return "no; reason=not_sent" }
+	edge := New(c)
+	for status, body := range map[int]string{400: `{`, 404: `{"model":" m","messages":[]}`, 413: strings.Repeat(" ", 101)} {
+		w, _ := do(edge, ask("POST", "/v1/chat/completions", body, "Authorization", ""))
+		assert.That(t, w.Code == status && w.Header().Get("X-Kith-Sealed") == "no; reason=not_sent", status, w.Code, w.Header())
+	}
+	w, _ := do(edge, ask("GET", "/v1/models/m", "", "Authorization", ""))
+	assert.That(t, w.Header()["X-Kith-Sealed"] == nil, w.Header())
 }
 
 // A stream that broke off has already named the machine that has the prompt, once.
