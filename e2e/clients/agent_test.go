@@ -36,7 +36,7 @@ type agentWay struct {
 }
 
 // TestAgentGo holds that conversation in each dialect by its official library, through a
-// hub.
+// hub, in clear and sealed.
 func TestAgentGo(t *testing.T) {
 	t.Parallel()
 	n := startNetwork(t, "")
@@ -47,11 +47,17 @@ func TestAgentGo(t *testing.T) {
 	n.eventually("ada", "agent", "")
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	for name, talk := range map[string]func(context.Context, *testing.T, *staged, agentWay){"chat": agentChat, "messages": agentMessages, "responses": agentResponses} {
-		for _, way := range []agentWay{{}, {streamed: true}, {demands: true}, {streamed: true, demands: true}} {
-			t.Run(fmt.Sprintf("%s/%+v", name, way), func(t *testing.T) { talk(ctx, t, n, way) })
+	on(t, []surface{n.atHub("ada"), n.remote("ada")}, func(t *testing.T, s surface) {
+		dialects := map[string]func(context.Context, *testing.T, surface, agentWay){"chat": agentChat, "messages": agentMessages, "responses": agentResponses}
+		if s.sealed {
+			delete(dialects, "responses") // it is not sealed
 		}
-	}
+		for name, talk := range dialects {
+			for _, way := range []agentWay{{}, {streamed: true}, {demands: true}, {streamed: true, demands: true}} {
+				t.Run(fmt.Sprintf("%s/%+v", name, way), func(t *testing.T) { talk(ctx, t, s, way) })
+			}
+		}
+	})
 }
 
 // checkCall checks the call of a first answer, which has no text.
@@ -64,8 +70,8 @@ func checkCall(t *testing.T, id, name, arguments, text, finish, want string) {
 	assert.Equal(t, finish, want)
 }
 
-func agentChat(ctx context.Context, t *testing.T, n *staged, way agentWay) {
-	client, params := n.clients["ada"], ask(agentAsks)
+func agentChat(ctx context.Context, t *testing.T, s surface, way agentWay) {
+	client, params := s.openAI(), ask(agentAsks)
 	params.Model = "agent"
 	params.Tools = []openai.ChatCompletionToolUnionParam{openai.ChatCompletionFunctionTool(openai.FunctionDefinitionParam{Name: "read", Parameters: agentSchema})}
 	if way.demands {
@@ -88,8 +94,8 @@ func agentChat(ctx context.Context, t *testing.T, n *staged, way agentWay) {
 	assert.Equal(t, second.FinishReason, "stop")
 }
 
-func agentMessages(ctx context.Context, t *testing.T, n *staged, way agentWay) {
-	client, params := messagesClient(n.hub, n.keys["ada"]), askAnthropic("agent", agentAsks)
+func agentMessages(ctx context.Context, t *testing.T, s surface, way agentWay) {
+	client, params := s.messages(), askAnthropic("agent", agentAsks)
 	params.Tools = []anthropic.ToolUnionParam{anthropic.ToolUnionParamOfTool(anthropic.ToolInputSchemaParam{
 		Properties: agentSchema["properties"], Required: []string{"filePath"},
 	}, "read")}
@@ -115,8 +121,8 @@ func agentMessages(ctx context.Context, t *testing.T, n *staged, way agentWay) {
 	assert.Equal(t, second.StopReason, anthropic.StopReasonEndTurn)
 }
 
-func agentResponses(ctx context.Context, t *testing.T, n *staged, way agentWay) {
-	client, params := n.clients["ada"], askResponse("agent", agentAsks)
+func agentResponses(ctx context.Context, t *testing.T, s surface, way agentWay) {
+	client, params := s.openAI(), askResponse("agent", agentAsks)
 	params.Tools = []responses.ToolUnionParam{responses.ToolParamOfFunction("read", agentSchema, false)}
 	if way.demands {
 		params.ToolChoice = responses.ResponseNewParamsToolChoiceUnion{OfToolChoiceMode: openai.Opt(responses.ToolChoiceOptionsRequired)}

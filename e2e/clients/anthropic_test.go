@@ -33,14 +33,32 @@ func TestAnthropicGo(t *testing.T) {
 	n := dev(t)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	client := messagesClient(n.Base, n.APIKey)
-	t.Run("list", func(t *testing.T) {
-		page, err := client.Models.List(ctx, anthropic.ModelListParams{})
-		if err != nil || len(page.Data) != 1 || page.Data[0].ID != "tiny" || page.HasMore {
-			t.Fatalf("%+v, %v", page, err)
+	on(t, n.surfaces(), func(t *testing.T, s surface) { messagesGo(ctx, t, s) })
+	t.Run("bearer", func(t *testing.T) {
+		client := anthropic.NewClient(option.WithoutEnvironmentDefaults(), option.WithBaseURL(n.Base), option.WithAuthToken(n.APIKey), option.WithMaxRetries(0))
+		if _, err := client.Messages.New(ctx, askAnthropic("tiny", "hi")); err != nil {
+			t.Error(err)
 		}
-		assert.Equal(t, assert.Value(client.Models.Get(ctx, "tiny", anthropic.ModelGetParams{}))(t).ID, "tiny")
 	})
+	t.Run("wrong key", func(t *testing.T) {
+		client := messagesClient(n.Base, "kith_wrong")
+		_, err := client.Messages.New(ctx, askAnthropic("tiny", "hi"))
+		checkAnthropic(t, err, 401, "authentication_error", "invalid_api_key")
+	})
+}
+
+// messagesGo is what the library must see at each surface.
+func messagesGo(ctx context.Context, t *testing.T, s surface) {
+	client := s.messages()
+	if !s.sealed {
+		t.Run("list", func(t *testing.T) {
+			page, err := client.Models.List(ctx, anthropic.ModelListParams{})
+			if err != nil || len(page.Data) != 1 || page.Data[0].ID != "tiny" || page.HasMore {
+				t.Fatalf("%+v, %v", page, err)
+			}
+			assert.Equal(t, assert.Value(client.Models.Get(ctx, "tiny", anthropic.ModelGetParams{}))(t).ID, "tiny")
+		})
+	}
 	t.Run("message", func(t *testing.T) {
 		answer := assert.Value(client.Messages.New(ctx, askAnthropic("tiny", "What is the capital of France?")))(t)
 		if answer.Content[0].Text != "The capital of France is Paris." || answer.StopReason != anthropic.StopReasonEndTurn || answer.Model != "tiny" ||
@@ -63,36 +81,32 @@ func TestAnthropicGo(t *testing.T) {
 		params := askAnthropic("tiny", "What is the capital of France?")
 		answer, err := client.Messages.New(ctx, params)
 		assert.OK(t, err)
-		var response *http.Response // counted by the model's tokenizer, not estimated
+		var response *http.Response
 		count, err := client.Messages.CountTokens(ctx, anthropic.MessageCountTokensParams{Model: "tiny", Messages: params.Messages}, option.WithResponseInto(&response))
-		sent := answer.Usage.InputTokens + answer.Usage.CacheReadInputTokens
-		if err != nil || count.InputTokens != sent || response.Header.Get("X-Kith-Estimate") != "" {
-			t.Errorf("%+v, %v; the same as a message has %d", count, err, sent)
+		assert.OK(t, err)
+		if s.sealed { // nothing of the prompt leaves the machine to be counted: docs/spec/sealed.md#counts
+			assert.That(t, count.InputTokens > 0 && response.Header.Get("X-Kith-Estimate") == "true", count, response.Header)
+			return
+		}
+		sent := answer.Usage.InputTokens + answer.Usage.CacheReadInputTokens // counted by the model's tokenizer, not estimated
+		if count.InputTokens != sent || response.Header.Get("X-Kith-Estimate") != "" {
+			t.Errorf("%+v; the same as a message has %d", count, sent)
 		}
 	})
-	t.Run("bearer", func(t *testing.T) {
-		client := anthropic.NewClient(option.WithoutEnvironmentDefaults(), option.WithBaseURL(n.Base), option.WithAuthToken(n.APIKey), option.WithMaxRetries(0))
-		if _, err := client.Messages.New(ctx, askAnthropic("tiny", "hi")); err != nil {
-			t.Error(err)
-		}
-	})
-	wrong := messagesClient(n.Base, "kith_wrong")
 	nothing := askAnthropic("tiny", "")
 	nothing.Messages = nil
 	for name, c := range map[string]struct {
-		client *anthropic.Client
 		params anthropic.MessageNewParams
 		status int
 		kind   string
 		code   string
 	}{
-		"wrong key":     {&wrong, askAnthropic("tiny", "hi"), 401, "authentication_error", "invalid_api_key"},
-		"unknown model": {&client, askAnthropic("claude-opus-5", "hi"), 404, "not_found_error", "model_not_found"},
-		"no messages":   {&client, nothing, 400, "invalid_request_error", "invalid_request"},
-		"too large":     {&client, askAnthropic("tiny", strings.Repeat("x", 33<<20)), 413, "request_too_large", "request_too_large"},
+		"unknown model": {askAnthropic("claude-opus-5", "hi"), 404, "not_found_error", "model_not_found"},
+		"no messages":   {nothing, 400, "invalid_request_error", "invalid_request"},
+		"too large":     {askAnthropic("tiny", strings.Repeat("x", 33<<20)), 413, "request_too_large", "request_too_large"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, err := c.client.Messages.New(ctx, c.params)
+			_, err := client.Messages.New(ctx, c.params)
 			checkAnthropic(t, err, c.status, c.kind, c.code)
 		})
 	}
@@ -129,10 +143,10 @@ func accumulate(ctx context.Context, t *testing.T, client *anthropic.Client, par
 }
 
 // anthropic asks over a machine whose engine speaks only chat.
-func (n *libraries) anthropic(t *testing.T) {
+func (n *libraries) anthropic(t *testing.T, at places) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	client := messagesClient(n.hub, n.keys["ada"])
+	client := at.ada.messages()
 	params := askAnthropic("test-model", askTool)
 	params.Tools = []anthropic.ToolUnionParam{anthropic.ToolUnionParamOfTool(anthropic.ToolInputSchemaParam{
 		Properties: map[string]any{"path": map[string]any{"type": "string"}}, Required: []string{"path"},
@@ -181,8 +195,8 @@ func (n *libraries) anthropic(t *testing.T) {
 		assert.That(t, stream.Err() != nil && said == "one two ", said, "then", stream.Err())
 		assert.Contains(t, stream.Err().Error(), "engine_error", "the code is lost", stream.Err())
 	})
-	n.refused(t, func(r refusal, streamed bool) error {
-		client := messagesClient(r.hub, r.key)
+	at.refused(t, func(r refusal, streamed bool) error {
+		client := r.at.messages()
 		if !streamed {
 			_, err := client.Messages.New(ctx, askAnthropic(r.model, r.text))
 			return err

@@ -9,9 +9,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"syscall"
 	"testing"
@@ -23,13 +25,25 @@ import (
 	"github.com/kith/kith/internal/assert"
 )
 
-// network is what `kith dev --json` says about itself.
+// network is what `kith dev --json` prints of itself.
 type network struct {
-	Hub    string   `json:"hub"`
-	Base   string   `json:"messages_base"`
-	Local  string   `json:"local"`
-	APIKey string   `json:"api_key"`
-	Models []string `json:"models"`
+	*staged `json:"-"`
+	Hub     string   `json:"hub"`
+	Base    string   `json:"messages_base"`
+	Local   string   `json:"local"`
+	APIKey  string   `json:"api_key"`
+	Models  []string `json:"models"`
+}
+
+// devMember owns everything in `kith dev`.
+const devMember = "you"
+
+// surfaces are the hub's and the daemon's, which has the engine, and that of a daemon
+// without one.
+func (n network) surfaces() []surface {
+	return []surface{
+		{name: "hub", base: n.Base, key: n.APIKey}, {name: "local", base: strings.TrimSuffix(n.Local, "/v1"), key: anyKey}, n.remote(devMember),
+	}
 }
 
 // kithBinary is the binary under test.
@@ -48,7 +62,8 @@ func kithBinary(t *testing.T) string {
 // dev starts a complete network and ends it with the test.
 func dev(t *testing.T) network {
 	t.Helper()
-	cmd := exec.Command(kithBinary(t), "dev", "--json", "--data", t.TempDir(), "--listen", "127.0.0.1:0", "--local", "127.0.0.1:0")
+	s := &staged{t: t, binary: kithBinary(t), dir: shortDir(t), data: t.TempDir()}
+	cmd := exec.Command(s.binary, "dev", "--json", "--data", s.data, "--listen", "127.0.0.1:0", "--local", "127.0.0.1:0")
 	cmd.Env = append(os.Environ(), "KITH_HOME="+t.TempDir())
 	cmd.Stderr = os.Stderr
 	out, err := cmd.StdoutPipe()
@@ -62,28 +77,32 @@ func dev(t *testing.T) network {
 	})
 	line, err := bufio.NewReader(out).ReadBytes('\n')
 	assert.OK(t, err, "kith dev printed no line")
-	var n network
+	n := network{staged: s}
 	if err := json.Unmarshal(line, &n); err != nil {
 		t.Fatalf("the first line is not the document promised: %v: %s", err, line)
 	}
+	s.hub = n.Base
 	return n
 }
 
 func TestOpenAIGo(t *testing.T) {
 	t.Parallel()
 	n := dev(t)
-	for _, surface := range []struct{ name, base, key string }{{"hub", n.Hub, n.APIKey}, {"local", n.Local, "anything"}} {
-		t.Run(surface.name, func(t *testing.T) {
-			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-			defer cancel()
-			client := openai.NewClient(option.WithBaseURL(surface.base), option.WithAPIKey(surface.key), option.WithMaxRetries(0))
+	on(t, n.surfaces(), func(t *testing.T, s surface) {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		client := s.openAI()
+		if !s.sealed {
 			t.Run("list", func(t *testing.T) { list(ctx, t, &client) })
-			t.Run("chat", func(t *testing.T) { chat(ctx, t, &client) })
-			t.Run("stream", func(t *testing.T) { stream(ctx, t, &client) })
-			t.Run("embeddings", func(t *testing.T) { embeddings(ctx, t, &client) })
-			t.Run("unknown model", func(t *testing.T) { unknownModel(ctx, t, &client) })
-		})
-	}
+		}
+		t.Run("chat", func(t *testing.T) { chat(ctx, t, &client) })
+		t.Run("stream", func(t *testing.T) { stream(ctx, t, &client) })
+		t.Run("embeddings", func(t *testing.T) { embeddings(ctx, t, &client) })
+		t.Run("unknown model", func(t *testing.T) { unknownModel(ctx, t, &client) })
+		if s.sealed {
+			t.Run("why", func(t *testing.T) { n.why(ctx, t, &client) })
+		}
+	})
 	t.Run("wrong key", func(t *testing.T) {
 		client := openai.NewClient(option.WithBaseURL(n.Hub), option.WithAPIKey("kith_wrong"), option.WithMaxRetries(0))
 		_, err := client.Chat.Completions.New(t.Context(), ask("hi"))
@@ -139,6 +158,20 @@ func stream(ctx context.Context, t *testing.T, client *openai.Client) {
 	}
 }
 
+// why checks what `kith why` shows of a sealed call on the machine that made it.
+func (n network) why(ctx context.Context, t *testing.T, client *openai.Client) {
+	var response *http.Response
+	_, err := client.Chat.Completions.New(ctx, ask("hi"), option.WithResponseInto(&response))
+	assert.OK(t, err)
+	n.until("kith why shows that the call was sealed", func() error {
+		text, err := n.at(remoteOf(devMember), "why", response.Header.Get("X-Correlation-Id"))
+		if err == nil && !regexp.MustCompile(`(?m)^ *sealed +yes: the hub could not read it$`).Match(text) {
+			err = fmt.Errorf("it shows %s", text)
+		}
+		return err
+	})
+}
+
 func embeddings(ctx context.Context, t *testing.T, client *openai.Client) {
 	answer, err := client.Embeddings.New(ctx, openai.EmbeddingNewParams{
 		Model: "tiny", Input: openai.EmbeddingNewParamsInputUnion{OfArrayOfStrings: []string{"What is the capital of France?", "What is the capital of Spain?"}},
@@ -160,10 +193,10 @@ func unknownModel(ctx context.Context, t *testing.T, client *openai.Client) {
 }
 
 // openAI asks over a machine that calls tools and breaks streams.
-func (n *libraries) openAI(t *testing.T) {
+func (n *libraries) openAI(t *testing.T, at places) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	client := n.clients["ada"]
+	client := at.ada.openAI()
 	for _, streamed := range []bool{false, true} {
 		t.Run(map[bool]string{false: "tools", true: "tools, streamed"}[streamed], func(t *testing.T) {
 			toolsRoundTrip(ctx, t, &client, streamed)
@@ -177,9 +210,8 @@ func (n *libraries) openAI(t *testing.T) {
 			t.Errorf("said %+v, then %v", whole.Choices, err)
 		}
 	})
-	n.refused(t, func(r refusal, streamed bool) error {
-		client := openai.NewClient(option.WithBaseURL(r.hub+"/v1"), option.WithAPIKey(r.key), option.WithMaxRetries(0))
-		params := ask(r.text)
+	at.refused(t, func(r refusal, streamed bool) error {
+		client, params := r.at.openAI(), ask(r.text)
 		params.Model = r.model
 		if !streamed {
 			_, err := client.Chat.Completions.New(ctx, params)

@@ -25,6 +25,20 @@ type libraries struct {
 	limited *staged
 }
 
+// places is where the members call, all on one kind of surface. The one of limited may be
+// called once a second.
+type places struct{ ada, eve, limited surface }
+
+// places are at the hubs.
+func (n *libraries) places() places {
+	return places{n.atHub("ada"), n.atHub("eve"), n.limited.atHub("ada")}
+}
+
+// remotes are at daemons without an engine, one a member.
+func (n *libraries) remotes() places {
+	return places{n.remote("ada"), n.remote("eve"), n.limited.remote("ada")}
+}
+
 // What asks the double for what it does, and the model that is paused.
 const (
 	askTool   = "What does the file say?"
@@ -83,30 +97,33 @@ func startLibraries(t *testing.T) *libraries {
 	return n
 }
 
-// refusal is what a caller with that key is refused when it asks there for
-// that model.
+// refusal is what a caller is refused when it asks there for that model.
 type refusal struct {
 	status      int
 	code, kind  string // kind is the messages dialect's type
-	hub, key    string
+	at          surface
 	model, text string
 }
 
-func (n *libraries) refusals() []refusal {
-	ada, eve := n.keys["ada"], n.keys["eve"]
-	return []refusal{
-		{401, "invalid_api_key", "authentication_error", n.hub, "kith_wrong", "tiny", "hi"},
-		{404, "model_not_found", "not_found_error", n.hub, ada, "gpt-4o", "hi"},
-		{403, "NOT_IN_CIRCLE", "permission_error", n.hub, eve, "tiny", "hi"},
-		{413, "request_too_large", "request_too_large", n.hub, ada, "tiny", strings.Repeat("x", 33<<20)},
-		{429, "rate_limit_exceeded", "rate_limit_error", n.limited.hub, n.limited.keys["ada"], "tiny", "hi"},
-		{503, "CASCADE_EXHAUSTED", "api_error", n.hub, ada, paused, "hi"},
+func (p places) refusals() []refusal {
+	all := []refusal{
+		{404, "model_not_found", "not_found_error", p.ada, "gpt-4o", "hi"},
+		{403, "NOT_IN_CIRCLE", "permission_error", p.eve, "tiny", "hi"},
+		{413, "request_too_large", "request_too_large", p.ada, "tiny", strings.Repeat("x", 33<<20)},
+		{429, "rate_limit_exceeded", "rate_limit_error", p.limited, "tiny", "hi"},
+		{503, "CASCADE_EXHAUSTED", "api_error", p.ada, paused, "hi"},
 	}
+	if !p.ada.sealed { // a daemon takes every key
+		wrong := p.ada
+		wrong.key = "kith_wrong"
+		all = append(all, refusal{401, "invalid_api_key", "authentication_error", wrong, "tiny", "hi"})
+	}
+	return all
 }
 
 // refused asks, streamed and not, for each refusal.
-func (n *libraries) refused(t *testing.T, ask func(r refusal, streamed bool) error, check func(*testing.T, refusal, error)) {
-	for _, r := range n.refusals() {
+func (p places) refused(t *testing.T, ask func(r refusal, streamed bool) error, check func(*testing.T, refusal, error)) {
+	for _, r := range p.refusals() {
 		for _, streamed := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%d %s/streamed=%t", r.status, r.code, streamed), func(t *testing.T) {
 				err := ask(r, streamed)
@@ -121,28 +138,30 @@ func (n *libraries) refused(t *testing.T, ask func(r refusal, streamed bool) err
 
 // TestLibraries drives the official libraries, each through the same list:
 // models, unary, stream, tools, usage, embeddings, what each refusal becomes,
-// and a stream that breaks.
+// and a stream that breaks; at the hub, and sealed by daemons whose models are all on
+// another machine. The responses dialect is not sealed.
 func TestLibraries(t *testing.T) {
 	t.Parallel()
 	n := startLibraries(t)
-	t.Run("openai-go", n.openAI)
+	for name, at := range map[string]places{"hub": n.places(), "sealed": n.remotes()} {
+		t.Run(name+"/openai-go", func(t *testing.T) { n.openAI(t, at) })
+		t.Run(name+"/anthropic-sdk-go", func(t *testing.T) { n.anthropic(t, at) })
+		t.Run(name+"/javascript", func(t *testing.T) { n.javaScript(t, at) })
+	}
 	t.Run("openai-go, responses", n.openAIResponses)
-	t.Run("anthropic-sdk-go", n.anthropic)
-	t.Run("javascript", n.javaScript)
 	t.Run("page", n.page)
 }
 
 // javaScript runs node's own tests, one file a library; what they say is what
 // this test says.
-func (n *libraries) javaScript(t *testing.T) {
+func (n *libraries) javaScript(t *testing.T, at places) {
 	if _, err := os.Stat("node_modules"); err != nil {
 		t.Fatalf("cannot find the libraries: %v; run scripts/setup-test.sh, or make test", err)
 	}
 	files, err := filepath.Glob("node/*.test.mjs")
 	assert.Require(t, err == nil && len(files) != 0, "no tests in node", err)
 	where, err := json.Marshal(map[string]any{
-		"base": n.hub, "keys": n.keys,
-		"limited": map[string]string{"base": n.limited.hub, "key": n.limited.keys["ada"]},
+		"ada": at.ada.place(), "eve": at.eve.place(), "limited": at.limited.place(), "sealed": at.ada.sealed,
 	})
 	assert.OK(t, err)
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)

@@ -5,15 +5,12 @@ import (
 	"context"
 	"encoding/base64"
 	"encoding/binary"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"math"
 	"net/http"
 	"net/http/httptest"
-	"os/exec"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -75,27 +72,17 @@ func speechEngine() http.Handler {
 }
 
 // TestAudio is the official library against both surfaces: five formats, the
-// stream, and the refusals that a program branches on.
+// stream, and the refusals that a program branches on. Clips are not sealed
+// (docs/spec/sealed.md#counts).
 func TestAudio(t *testing.T) {
 	n := startNetwork(t, "")
 	n.member("eve")
 	engine := httptest.NewServer(speechEngine())
 	t.Cleanup(engine.Close)
 	n.daemon("box", fmt.Sprintf("[engine]\nbuiltin = false\n[discovery]\nenabled = false\n[audio]\nengine = %q\nmax_upload = \"1MiB\"\n", engine.URL))
-	var status struct{ Local string }
-	n.until("the daemon tells where it is", func() error {
-		out, err := exec.Command("env", "KITH_HOME="+filepath.Join(n.dir, "box"), n.binary, "status", "--json").Output()
-		if err == nil {
-			err = json.Unmarshal(out, &status)
-		}
-		if err == nil && status.Local == "" {
-			err = errors.New("not yet")
-		}
-		return err
-	})
 	for name, client := range map[string]openai.Client{
 		"hub":   n.clients["ada"],
-		"local": openai.NewClient(option.WithBaseURL(status.Local), option.WithAPIKey("anything"), option.WithMaxRetries(0)),
+		"local": surface{base: n.local("box"), key: anyKey}.openAI(),
 	} {
 		n.until(name+" serves it", func() error {
 			_, err := transcribe(t.Context(), &client, 3, openai.AudioResponseFormatJSON)
@@ -177,12 +164,12 @@ func formats(t *testing.T, client *openai.Client) {
 	assert.That(t, events.Err() != nil, "a stream that broke looks whole")
 }
 
-// TestEmbeddingCodings is what the library reads of each coding, on both
+// TestEmbeddingCodings is what the library reads of each coding, on all
 // surfaces, and what it makes of a bad input.
 func TestEmbeddingCodings(t *testing.T) {
 	n := dev(t)
-	for _, surface := range []struct{ name, base, key string }{{"hub", n.Hub, n.APIKey}, {"local", n.Local, "anything"}} {
-		client := openai.NewClient(option.WithBaseURL(surface.base), option.WithAPIKey(surface.key), option.WithMaxRetries(0))
+	for _, surface := range n.surfaces() {
+		client := surface.openAI()
 		params := openai.EmbeddingNewParams{Model: "tiny", Input: openai.EmbeddingNewParamsInputUnion{OfArrayOfStrings: []string{"Hello", "Good bye"}}}
 		floats, err := client.Embeddings.New(t.Context(), params)
 		if err != nil || len(floats.Data) != 2 || floats.Usage.PromptTokens == 0 {

@@ -197,7 +197,13 @@ func TestOddStreams(t *testing.T) {
 	assert.OK(t, os.WriteFile(meant, text, 0o600))
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, "node", "node/odd.mjs", n.hub, n.keys["ada"], meant)
-	cmd.Stdout, cmd.Stderr = t.Output(), t.Output()
-	assert.OK(t, cmd.Run(), "node")
+	on(t, []surface{n.atHub("ada"), n.remote("ada", "[ratelimit]\nrps = 10000\nburst = 10000\n")}, func(t *testing.T, s surface) {
+		args := []string{"node/odd.mjs", s.base, s.key, meant}
+		if s.sealed {
+			args = append(args, "sealed")
+		}
+		cmd := exec.CommandContext(ctx, "node", args...)
+		cmd.Stdout, cmd.Stderr = t.Output(), t.Output()
+		assert.OK(t, cmd.Run(), "node")
+	})
 }

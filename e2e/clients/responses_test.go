@@ -238,8 +238,8 @@ func (n *libraries) openAIResponses(t *testing.T) {
 			t.Errorf("said %q, then %v", said, stream.Err())
 		}
 	})
-	n.refused(t, func(r refusal, streamed bool) error {
-		client := openai.NewClient(option.WithBaseURL(r.hub+"/v1"), option.WithAPIKey(r.key), option.WithMaxRetries(0))
+	n.places().refused(t, func(r refusal, streamed bool) error {
+		client := r.at.openAI()
 		if !streamed {
 			_, err := client.Responses.New(ctx, askResponse(r.model, r.text))
 			return err

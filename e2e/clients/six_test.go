@@ -1,7 +1,6 @@
 package clients_test
 
 import (
-	"context"
 	"errors"
 	"net/http"
 	"strconv"
@@ -16,7 +15,8 @@ import (
 )
 
 // TestSix stages the six refusals with separate processes and asks through the
-// official library: what it makes of each is what programs branch on.
+// official library: what it makes of each is what programs branch on. A daemon that seals
+// the calls passes the same ones on.
 func TestSix(t *testing.T) {
 	t.Parallel()
 	n := startNetwork(t, "")
@@ -32,12 +32,24 @@ func TestSix(t *testing.T) {
 	}
 	n.curl(paused.home, "/pause")
 	n.eventually("ben", "paused", "CASCADE_EXHAUSTED")
-	hold, drop := context.WithCancel(t.Context())
-	defer drop()
-	go n.ask(hold, "ada", "busy", "hang")
+	go n.ask(t.Context(), "ada", "busy", "hang")
 	<-busy.running
 	gone.kill()
+	sealed := *n
+	sealed.clients = map[string]openai.Client{}
+	for name := range n.clients {
+		sealed.clients[name] = n.remote(name).openAI()
+	}
+	for name, at := range map[string]*staged{"hub": n, "sealed": &sealed} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			at.six(t)
+		})
+	}
+}
 
+// six asks for each of the refusals, unary and streamed.
+func (n *staged) six(t *testing.T) {
 	for _, c := range []struct {
 		code, caller, model string
 		status              int

@@ -34,9 +34,7 @@ type staged struct {
 // startNetwork starts a hub with that configuration and its first member, ada.
 func startNetwork(t *testing.T, config string) *staged {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "kith-six-") // short enough for sockets
-	assert.OK(t, err)
-	t.Cleanup(func() { os.RemoveAll(dir) })
+	dir := shortDir(t)
 	n := &staged{t: t, binary: kithBinary(t), dir: dir, data: filepath.Join(dir, "hub"), keys: map[string]string{}, clients: map[string]openai.Client{}}
 	addr := enginetest.FreeAddress()
 	n.hub = "http://" + addr
@@ -49,6 +47,15 @@ func startNetwork(t *testing.T, config string) *staged {
 	})
 	n.member("ada")
 	return n
+}
+
+// shortDir makes a folder for the test whose name is short enough for sockets.
+func shortDir(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "kith-six-")
+	assert.OK(t, err)
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	return dir
 }
 
 // start runs kith with a home of its own until it is killed, or the test ends.
@@ -94,7 +101,12 @@ func (n *staged) member(name string) {
 		n.t.Fatal(err)
 	}
 	n.keys[name] = key.Secret
-	n.clients[name] = openai.NewClient(option.WithBaseURL(n.hub+"/v1"), option.WithAPIKey(key.Secret), option.WithMaxRetries(0))
+	n.clients[name] = n.atHub(name).openAI()
+}
+
+// atHub returns the hub's surface, with the key of the member.
+func (n *staged) atHub(member string) surface {
+	return surface{name: "hub", base: n.hub, key: n.keys[member]}
 }
 
 // machine is one daemon of ada's over an engine that serves one model.
@@ -118,14 +130,16 @@ func engineConfig(url string) string {
 }
 
 // daemon signs a machine of ada's in and serves on it under that configuration.
-func (n *staged) daemon(name, config string) (kill func()) {
+func (n *staged) daemon(name, config string) (kill func()) { return n.daemonOf("ada", name, config) }
+
+func (n *staged) daemonOf(member, name, config string) (kill func()) {
 	home := filepath.Join(n.dir, name)
 	assert.OK(n.t, os.MkdirAll(home, 0o700))
 	assert.OK(n.t, os.WriteFile(filepath.Join(home, "config.toml"), []byte(config), 0o600))
 	var made struct {
 		Token string `json:"token"`
 	}
-	if err := json.Unmarshal(n.kith("admin", "machine", "token", "--member", "ada", "--name", name, "--data", n.data, "--json"), &made); err != nil {
+	if err := json.Unmarshal(n.kith("admin", "machine", "token", "--member", member, "--name", name, "--data", n.data, "--json"), &made); err != nil {
 		n.t.Fatal(err)
 	}
 	login := exec.Command(n.binary, "login", "--hub", n.hub, "--token", made.Token)

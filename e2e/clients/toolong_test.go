@@ -31,12 +31,18 @@ func TestPromptTooLong(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
+	sealed := n.remote(devMember)
 	chat := openai.ChatCompletionNewParams{Model: "tiny", Messages: []openai.ChatCompletionMessageParamUnion{openai.UserMessage(long)}}
 	_, err := client.Chat.Completions.New(ctx, chat)
 	check("chat", err, "messages")
 	local := openai.NewClient(option.WithBaseURL(n.Local), option.WithAPIKey("any"), option.WithMaxRetries(0))
 	_, err = local.Chat.Completions.New(ctx, chat)
 	check("chat, on the daemon", err, "messages")
+	remote := sealed.openAI()
+	_, err = remote.Chat.Completions.New(ctx, chat)
+	check("chat, sealed", err, "messages")
+	_, err = accumulateChat(ctx, &remote, chat)
+	check("chat, sealed and streamed", err, "messages")
 	_, err = client.Responses.New(ctx, askResponse("tiny", long))
 	check("responses", err, "input")
 
@@ -61,7 +67,7 @@ func TestPromptTooLong(t *testing.T) {
 		t.Errorf("truncation auto: %+v, %v", got, err)
 	}
 
-	for name, base := range map[string]string{"the hub": n.Base, "the daemon": strings.TrimSuffix(n.Local, "/v1")} {
+	for name, base := range map[string]string{"the hub": n.Base, "the daemon": strings.TrimSuffix(n.Local, "/v1"), "a daemon, sealed": sealed.base} {
 		messages := messagesClient(base, n.APIKey)
 		_, err := messages.Messages.New(ctx, askAnthropic("tiny", long))
 		var api *anthropic.Error
@@ -81,12 +87,14 @@ func TestLegacyFunctions(t *testing.T) {
 	n := dev(t)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	client := openai.NewClient(option.WithBaseURL(n.Hub), option.WithAPIKey(n.APIKey), option.WithMaxRetries(0))
-	answer, err := client.Chat.Completions.New(ctx, openai.ChatCompletionNewParams{
-		Model: "tiny", Messages: []openai.ChatCompletionMessageParamUnion{openai.UserMessage("What is the capital of France?")},
-		Functions: []openai.ChatCompletionNewParamsFunction{{Name: "weather"}},
+	on(t, n.surfaces(), func(t *testing.T, s surface) {
+		client := s.openAI()
+		answer, err := client.Chat.Completions.New(ctx, openai.ChatCompletionNewParams{
+			Model: "tiny", Messages: []openai.ChatCompletionMessageParamUnion{openai.UserMessage("What is the capital of France?")},
+			Functions: []openai.ChatCompletionNewParamsFunction{{Name: "weather"}},
+		})
+		if err != nil || answer.Choices[0].Message.Content != "The capital of France is Paris." || answer.Choices[0].FinishReason != "stop" {
+			t.Errorf("%+v, %v", answer, err)
+		}
 	})
-	if err != nil || answer.Choices[0].Message.Content != "The capital of France is Paris." || answer.Choices[0].FinishReason != "stop" {
-		t.Errorf("%+v, %v", answer, err)
-	}
 }

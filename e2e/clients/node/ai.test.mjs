@@ -48,7 +48,7 @@ const embed = (library) => async (at, id, values) => (await embedMany({ model: l
 const code = (error) => error.code === 'engine_error';
 
 provider('ai, @ai-sdk/openai', (at, id) => openai(at).chat(id), { broken: code, embed: embed(openai) });
-provider('ai, @ai-sdk/openai, responses', (at, id) => openai(at).responses(id), { broken: code });
+provider('ai, @ai-sdk/openai, responses', (at, id) => openai(at).responses(id), { broken: code, clear: true });
 provider('ai, @ai-sdk/openai-compatible', (at, id) => compatible(at)(id), { broken: code, embed: embed(compatible) });
 provider('ai, @ai-sdk/anthropic', (at, id) => anthropic(at)(id), {
   broken: (error) => error.type === 'api_error', // type and message are all that the library keeps

@@ -53,7 +53,7 @@ chat('@langchain/openai', openai(), 'finish_reason', {
   finish: 'stop',
   embed: ({ v1, key }, model, texts) => new OpenAIEmbeddings({ model, apiKey: key, maxRetries: 0, configuration: { baseURL: v1 } }).embedDocuments(texts),
 });
-chat('@langchain/openai, responses', openai({ useResponsesApi: true }), 'status', { ...openaiErrors, finish: 'completed' });
+chat('@langchain/openai, responses', openai({ useResponsesApi: true }), 'status', { ...openaiErrors, finish: 'completed', clear: true });
 const code = (error) => error.error?.error?.code; // the library keeps the whole body
 chat('@langchain/anthropic', ({ base, key }, model) => new ChatAnthropic({ model, apiKey: key, maxTokens: 500, maxRetries: 0, anthropicApiUrl: base }), 'stop_reason', {
   finish: 'end_turn', blind: true,

@@ -1,5 +1,6 @@
-// The stream helpers of the official libraries as oracles: odd.mjs HUB KEY MEANT, where
-// MEANT is a file with the text and the calls of each stream, by its number.
+// The stream helpers of the official libraries as oracles: odd.mjs BASE KEY MEANT [sealed],
+// where MEANT is a file with the text and the calls of each stream, by its number. The
+// responses dialect is not sealed.
 import { readFileSync } from 'node:fs';
 import { isDeepStrictEqual } from 'node:util';
 import Anthropic from '@anthropic-ai/sdk';
@@ -10,7 +11,7 @@ import OpenAI from 'openai';
 import { z } from 'zod';
 
 globalThis.AI_SDK_LOG_WARNINGS = false;
-const [, , hub, key, file] = process.argv;
+const [, , hub, key, file, sealed] = process.argv;
 const meant = JSON.parse(readFileSync(file, 'utf8'));
 const model = 'test-model';
 const names = ['f', 'g', 'h'];
@@ -58,6 +59,8 @@ const oracles = {
   'ai, openai-compatible': ai(compatible),
   'ai, anthropic': ai(claude),
 };
+
+if (sealed) delete oracles.responses;
 
 let wrong = 0;
 const ask = async (name, number) => {

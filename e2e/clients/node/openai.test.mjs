@@ -62,6 +62,7 @@ const streamed = (at, request, heard) => {
 
 suite('openai-node, responses', {
   ...errors,
+  clear: true,
   finish: 'completed',
   ask: async (at, model, input) => response(await client(at).responses.create({ model, input, temperature: 0 })),
   stream: async (at, model, input, heard) => response(await streamed(at, { model, input, temperature: 0 }, heard)),
