@@ -24,6 +24,7 @@ import (
 	"github.com/shirou/gopsutil/v4/disk"
 	"github.com/spf13/cobra"
 
+	"github.com/kith/kith/internal/api"
 	"github.com/kith/kith/internal/daemon"
 	"github.com/kith/kith/internal/engine"
 	"github.com/kith/kith/internal/llama"
@@ -145,6 +146,9 @@ func (d *doctor) examine(ctx context.Context) {
 		if running && (accepted || status.Tunnel.State == tunnelUp) { // otherwise this is why the tunnel is lost or refused
 			d.line(status.Tunnel)
 		}
+		if running && status.Sealed != nil {
+			d.sealed(ctx, toHub(saved.Hub, saved.Secret), status.Sealed)
+		}
 	}
 	d.key(ctx)
 }
@@ -189,6 +193,32 @@ func (d *doctor) folders(config *daemonFile) {
 			}
 			d.space("models folder", place, diskForModel, "free some before you add a model", false)
 		}
+	}
+}
+
+// sealed checks how this machine's calls to others are sealed.
+func (d *doctor) sealed(ctx context.Context, hub *client, now *daemon.SealedStatus) {
+	const check = "sealed calls"
+	switch last := now.LastClear; {
+	case now.Error != "":
+		d.fail(check, "correct that, then run `kith reload`", "no call can be sealed: %s", now.Error)
+		return
+	case !now.Mode.IsOn():
+		d.note(check, `set [privacy] sealed = "prefer" in config.toml, then run `+"`kith reload`", "off: the hub can read calls to other machines")
+		return
+	case last != nil:
+		d.note(check, "`kith trust` and docs/privacy.md", "%s", sealedText(now))
+	default:
+		d.ok(check, "%s; %s of others, %d of them compared", sealedText(now), count(now.Keys, "key"), now.Confirmed)
+	}
+	if now.Approved {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
+	defer cancel()
+	if mine, _, err := fetch(ctx, hub, "list your machines", api.ListMachines.With(api.None{})); err == nil && len(mine.Data) > 1 {
+		d.note(check, "run `kith trust` here, and the line that it prints on another machine of yours",
+			"this machine has an account key of its own; your other machines do not know it")
 	}
 }
 

@@ -132,6 +132,11 @@ func (p *patient) lost(state string) {
 	p.status = strings.Replace(p.status, `"acked"`, `"`+state+`"`, 1)
 }
 
+// sealed makes that the part about sealed calls of the daemon's status.
+func (p *patient) sealed(part string) {
+	p.status = strings.Replace(p.status, `"sharing"`, `"sealed":`+part+`,"sharing"`, 1)
+}
+
 // overTLS puts the hub behind a certificate, and returns its credential for that address.
 func (p *patient) overTLS(t *testing.T, certificate *tls.Certificate, host string) {
 	t.Helper()
@@ -331,6 +336,9 @@ func TestDoctorNamesTheCause(t *testing.T) {
 		{"proxy that refuses tunnels", func(t *testing.T, p *patient) {
 			p.status = strings.Replace(p.status, `"acked"`, `"lost","error":"the proxy cuts it"`, 1)
 		}, "line", "lost, the proxy cuts it", "between this machine and the hub"},
+		{"no calls can be sealed", func(t *testing.T, p *patient) {
+			p.sealed(`{"mode":"prefer","error":"seal.json is open to others"}`)
+		}, "sealed calls", "no call can be sealed: seal.json is open to others", "correct that"},
 		{"hub of no address", func(t *testing.T, p *patient) {
 			t.Setenv("KITH_HUB", "ftp://x")
 			t.Setenv("KITH_API_KEY", "kith_home_other")
@@ -483,6 +491,31 @@ func TestDisk(t *testing.T) {
 	}
 	if left, err := os.ReadDir(dir); tryWrite(dir) != nil || err != nil || len(left) != 0 {
 		t.Errorf("left %v %v", left, err)
+	}
+}
+
+// Doctor and status say how calls to others are sealed, and what the owner can do.
+func TestSealedCallsAreShown(t *testing.T) {
+	const last = `"last_clear":{"started":"2026-11-21T08:00:00Z","model":"llama3","sealed":"no; reason=no_key"}`
+	for part, want := range map[string][2]string{ // of status, and of doctor
+		`{"mode":"prefer","approved":true}`:                                              {"prefer: no call to other machines yet\n", "ok    sealed calls   prefer: no call to other machines yet; 0 keys of others, 0 of them compared"},
+		`{"mode":"require","approved":true,"keys":2,"confirmed":1,"sealed":3,"clear":0}`: {"require: 3 calls sealed\n", "ok    sealed calls   require: 3 calls sealed; 2 keys of others, 1 of them compared"},
+		`{"mode":"off","keys":0}`:                                                        {"off: the hub can read calls to other machines", "note  sealed calls   off: the hub can read"},
+		`{"mode":"prefer","approved":true,"sealed":1,"clear":2,` + last + `}`:            {"prefer: 1 call sealed, 2 sent in clear, the last at ", "for llama3: no machine that it could run on has a key\n      " + strings.Repeat(" ", 13) + "  → `kith trust`"},
+		`{"mode":"prefer"}`:                                                              {"prefer: ", "note  sealed calls   this machine has an account key of its own"},
+	} {
+		p := newPatient(t)
+		p.sealed(part)
+		p.answer = func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("X-Correlation-ID", "req_1")
+			io.WriteString(w, `{"object":"list","data":[{"id":"mch_1"},{"id":"mch_2"}]}`)
+		}
+		p.doctor.examine(t.Context())
+		assert.OK(t, p.doctor.report(), part)
+		assert.Contains(t, p.out.String(), want[1], part)
+		assert.That(t, strings.Contains(p.out.String(), "of its own") == (part == `{"mode":"prefer"}`), part)
+		t.Setenv("KITH_HOME", p.home)
+		assert.Contains(t, kith(t, "", "status").out, "sealed    "+want[0], part)
 	}
 }
 

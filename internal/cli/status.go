@@ -137,6 +137,9 @@ func (a *app) showStatus(now runningStatus) {
 		hub = fmt.Sprintf("%s as machine %s: %s", now.Tunnel.Hub, cmp.Or(now.Tunnel.Name, now.Tunnel.Machine), connectionText(now.Tunnel))
 	}
 	a.fact("hub", "%s", hub)
+	if now.Sealed != nil {
+		a.fact("sealed", "%s", sealedText(now.Sealed))
+	}
 	a.fact("slots", "%d; calls from the hub take %d, your own %d", now.Slots, now.Routed, now.Own)
 	a.fact("sharing", "%s", sharing(now.Sharing, now.Open))
 	if why := zoneUnknown(now.Status); why != "" {

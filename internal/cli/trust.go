@@ -83,7 +83,7 @@ func (a *app) showTrust(ctx context.Context) error {
 	if a.json {
 		return a.writeJSON(text)
 	}
-	a.fact("sealed", "%s", now.Mode)
+	a.fact("sealed", "%s: %s", now.Mode, sealedCalls(&now.Calls))
 	a.fact("your words", "%s", strong(now.Words))
 	if now.Ask != "" {
 		a.fact("this machine", "has a key of its own; if another machine of yours has your key, run there:")
@@ -171,4 +171,44 @@ func (a *app) approveMachine(ctx context.Context, words string) error {
 		return fmt.Errorf("%w; %s asks for the key", last, asking[0])
 	}
 	return fmt.Errorf("cannot approve a machine: these are the words of none of %s: run `kith trust` on the new one, and type what it prints behind `kith trust machine`", strings.Join(asking, ", "))
+}
+
+// sealedText describes how calls to other machines are sealed.
+func sealedText(now *daemon.SealedStatus) string {
+	switch {
+	case now.Error != "":
+		return "no call: " + now.Error
+	case !now.Mode.IsOn():
+		return string(now.Mode) + ": the hub can read calls to other machines"
+	}
+	return string(now.Mode) + ": " + sealedCalls(&now.SealedCalls)
+}
+
+// sealedCalls describes how many calls were sealed since the daemon started.
+func sealedCalls(n *daemon.SealedCalls) string {
+	if n.Sealed == 0 && n.Clear == 0 {
+		return "no call to other machines yet"
+	}
+	text := fmt.Sprintf("%s sealed", count(int(n.Sealed), "call"))
+	if last := n.LastClear; last != nil {
+		text += fmt.Sprintf(", %d sent in clear, the last at %s for %s: %s", n.Clear, moment(last.Started), last.Model, sealedReason(last.Sealed))
+	}
+	return text
+}
+
+// sealedReason says why a call was not sealed, of an X-Kith-Sealed (spec/sealed.md#x-kith-sealed).
+func sealedReason(value string) string {
+	switch value {
+	case sealed.NoKey:
+		return "no machine that it could run on has a key"
+	case sealed.NoList:
+		return "the hub has no sealed calls"
+	case sealed.Audio:
+		return "audio is not sealed"
+	case sealed.Upstream:
+		return "a service elsewhere served it"
+	case sealed.NotSent:
+		return "nothing of it left this machine"
+	}
+	return value
 }

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/http"
@@ -15,6 +16,7 @@ import (
 	"github.com/kith/kith/internal/account"
 	"github.com/kith/kith/internal/api"
 	"github.com/kith/kith/internal/daemon"
+	"github.com/kith/kith/internal/daemon/sealed"
 	"github.com/kith/kith/internal/fleet"
 )
 
@@ -25,7 +27,7 @@ func (a *app) why() *cobra.Command {
 	var family string
 	cmd := a.completing(a.anyModel(), command("kith why", func(ctx context.Context, args []string) error {
 		if correlationID.MatchString(args[0]) {
-			return ask(ctx, a.account("say why"), api.ExplainCall.With(api.CallID{Call: args[0]}), a.showTrace)
+			return a.whyCall(ctx, args[0])
 		}
 		in := api.ModelQuestion{Model: fleet.ModelID(args[0]), Family: family}
 		return ask(ctx, a.account("say why"), api.ExplainModel.With(in), func(w api.Why) {
@@ -34,6 +36,44 @@ func (a *app) why() *cobra.Command {
 	}))
 	cmd.Flags().StringVar(&family, "family", "chat", "what the model is for: chat, embeddings or audio")
 	return cmd
+}
+
+// whyCall shows what happened to a call. For one that was made at this machine's daemon, it
+// asks the hub by the hub's own id of it.
+func (a *app) whyCall(ctx context.Context, id string) error {
+	here := a.callHere(ctx, id)
+	if here != nil && here.HubID == "" {
+		return a.print(here, func() { a.showCallHere(here) })
+	}
+	if here != nil && correlationID.MatchString(here.HubID) {
+		id = here.HubID
+	}
+	return ask(ctx, a.account("say why"), api.ExplainCall.With(api.CallID{Call: id}), func(s api.CallTrace) { a.showTrace(s, here) })
+}
+
+// callHere returns what this machine's daemon knows of a call; nil: nothing, or it does not run.
+func (a *app) callHere(ctx context.Context, id string) *daemon.CallHere {
+	config, err := loadLocalFile(a.home)
+	if err != nil {
+		return nil
+	}
+	var here daemon.CallHere
+	query := url.Values{"id": {id}}
+	if _, err := control(config.Daemon.Data).call(ctx, "say why", request{http.MethodGet, "/call?" + query.Encode(), nil}, &here); err != nil {
+		return nil
+	}
+	return &here
+}
+
+// showCallHere prints what happened to a call that did not reach the hub.
+func (a *app) showCallHere(s *daemon.CallHere) {
+	a.say("%s  you asked %s of %s%s, at this machine\n", faint(moment(s.Started)), s.Endpoint, strong(string(s.Model)), map[bool]string{true: ", streamed"}[s.Stream])
+	if s.Code == "" {
+		a.fact("end", "served after %s", millis(s.TookMS))
+	} else {
+		a.fact("end", "%s (%d %s) after %s", strong(api.Title(s.Code)), s.Status, s.Code, millis(s.TookMS))
+	}
+	a.fact("sealed", "%s", cmp.Or(map[string]string{sealed.Here: "this machine served it"}[s.Sealed], sealedReason(s.Sealed), "off"))
 }
 
 // refusedHere returns why this machine's daemon would not send the call to others, of which
@@ -90,7 +130,9 @@ func because(reason string, row int) string {
 	return reason + faint(fmt.Sprintf(" (row %d)", row))
 }
 
-func (a *app) showTrace(s api.CallTrace) {
+// showTrace prints what the hub knows of a call, and how it was sealed if this machine's
+// daemon made it; here may be nil.
+func (a *app) showTrace(s api.CallTrace, here *daemon.CallHere) {
 	who, streamed := s.Caller, ""
 	if s.Mine {
 		who = "you"
@@ -109,8 +151,11 @@ func (a *app) showTrace(s api.CallTrace) {
 	default:
 		a.fact("end", "%s (%d %s) after %s", strong(api.Title(s.Code)), s.Status, s.Code, millis(s.TookMS))
 	}
-	if s.Sealed {
+	switch {
+	case s.Sealed:
 		a.fact("sealed", "yes: the hub could not read it")
+	case here != nil && here.Sealed != "":
+		a.fact("sealed", "no: %s", sealedReason(here.Sealed))
 	}
 	if s.WaitedMS > 0 {
 		a.fact("waited", "%s", millis(s.WaitedMS))

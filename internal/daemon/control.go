@@ -23,6 +23,9 @@ type Status struct {
 	Local   string    `json:"local"` // the local base URL, with /v1
 
 	Tunnel TunnelStatus `json:"tunnel"`
+	// Sealed is how calls to other machines are sealed; absent if this machine is not signed
+	// in.
+	Sealed *SealedStatus `json:"sealed,omitzero"`
 
 	Sharing Sharing `json:"sharing"`
 	Open    bool    `json:"open"` // now within the sharing hours
@@ -92,6 +95,7 @@ func (d *Daemon) socketSurface(local http.Handler) http.Handler {
 		},
 		"POST /drain":        d.serveDrain,
 		"POST /hours":        d.serveHours,
+		"GET /call":          d.serveCallHere,
 		"GET /trust":         d.serveTrust,
 		"GET /trust/refused": d.serveRefused,
 		"POST /trust":        d.serveTrustChange,
@@ -243,6 +247,7 @@ func (d *Daemon) Status() Status {
 		Routed: ofHub, Own: local,
 		Yielding: d.admission.ownerOnly(),
 		Models:   []fleet.ModelID{}, Engines: []EngineStatus{},
+		Sealed: d.sealedStatus(),
 	}
 	for _, e := range *d.offers.own.Load() {
 		s.Engines = append(s.Engines, statusesOf(e)...)

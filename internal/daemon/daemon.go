@@ -129,6 +129,7 @@ type Daemon struct {
 	audio     *engine.Audio // nil: not configured
 	offers    *offers
 	admission admission
+	calls     callsHere
 	power     powerState
 	// hubCounts and localCounts limit concurrent token counts, separately so that the
 	// hub's counts do not delay the owner's.
@@ -284,11 +285,12 @@ func (d *Daemon) newSurface(port uint16) *gateway.Edge {
 	return gateway.New(gateway.Config{
 		Backend: awakeBackend{d},
 		Base:    strings.TrimSuffix(d.base, "/v1"), Version: d.config.Version,
-		Guard:  &gateway.Guard{Port: int(port), Origins: d.config.Origins},
-		Rate:   d.policy.Load().rate,
-		Limits: gateway.Limits{Upload: d.config.Audio.MaxUpload},
-		Count:  d.count,
-		Unsent: func() string { return d.ifSealing(sealed.NotSent) },
-		Log:    d.log,
+		Guard:    &gateway.Guard{Port: int(port), Origins: d.config.Origins},
+		Rate:     d.policy.Load().rate,
+		Limits:   gateway.Limits{Upload: d.config.Audio.MaxUpload},
+		Count:    d.count,
+		Unsent:   func() string { return d.ifSealing(sealed.NotSent) },
+		Finished: d.calls.add,
+		Log:      d.log,
 	})
 }

@@ -47,8 +47,8 @@ func (c *hubClient) send(req *http.Request) (*http.Response, error) {
 	return c.transport.RoundTrip(req)
 }
 
-// post sends the call to a route of the hub.
-func (c *hubClient) post(ctx context.Context, call *gateway.Call, path string) (*http.Response, error) {
+// post sends the call to a route of the hub. It reaches no machine outside reach.
+func (c *hubClient) post(ctx context.Context, call *gateway.Call, path string, reach fleet.KeyReach) (*http.Response, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, c.credential.Hub+path, nil)
 	if err != nil {
 		return nil, err
@@ -60,7 +60,7 @@ func (c *hubClient) post(ctx context.Context, call *gateway.Call, path string) (
 		req.Header.Set(dialect.VersionHeader, messagesVersion)
 	}
 	call.Attach(req, call.Body)
-	if reach := max(c.reach(), call.Caller.Reach); reach != fleet.Everything {
+	if reach = max(reach, c.reach(), call.Caller.Reach); reach != fleet.Everything {
 		req.Header.Set(gateway.HeaderReach, reach.String())
 	}
 	if call.Wait >= 0 {
@@ -70,14 +70,14 @@ func (c *hubClient) post(ctx context.Context, call *gateway.Call, path string) (
 	if err != nil {
 		return nil, err
 	}
-	call.Trace.Route = resp.Header.Get("X-Kith-Route")
+	call.Trace.FromHub(resp.Header)
 	return resp, nil
 }
 
 // do sends the call to the hub. Every error is a fault. It never returns a 401, because
 // the local caller would think that its own key was refused.
-func (c *hubClient) do(ctx context.Context, call *gateway.Call) (*gateway.Answer, error) {
-	resp, err := c.post(ctx, call, call.Endpoint.Path())
+func (c *hubClient) do(ctx context.Context, call *gateway.Call, reach fleet.KeyReach) (*gateway.Answer, error) {
+	resp, err := c.post(ctx, call, call.Endpoint.Path(), reach)
 	if err != nil {
 		return nil, c.unreachable(ctx, err)
 	}
@@ -95,7 +95,7 @@ func (c *hubClient) do(ctx context.Context, call *gateway.Call) (*gateway.Answer
 // count returns the number of tokens of the call's prompt as counted by the hub, or 0 if
 // the hub did not count them. The only error is model_not_found.
 func (c *hubClient) count(ctx context.Context, call *gateway.Call) (tokens int64, err error) {
-	resp, err := c.post(ctx, call, call.Endpoint.Path()+"/count_tokens")
+	resp, err := c.post(ctx, call, call.Endpoint.Path()+"/count_tokens", fleet.Everything)
 	if err != nil {
 		return 0, nil
 	}
@@ -135,8 +135,7 @@ func (c *hubClient) refusal(resp *http.Response) *fault.Fault {
 // refusalIn is refusal for a document that was read.
 func (c *hubClient) refusalIn(resp *http.Response, document []byte) *fault.Fault {
 	f, ok := dialect.ParseFault(document)
-	cause := fmt.Errorf("the hub answered %d, its correlation id %q", resp.StatusCode,
-		resp.Header.Get("X-Correlation-ID"))
+	cause := fmt.Errorf("the hub answered %d", resp.StatusCode)
 	if resp.StatusCode == http.StatusUnauthorized || ok && f.Code == fault.InvalidAPIKey {
 		c.recordError("the hub at %s refuses this machine's credential", c.credential.Hub)
 		return fault.New(fault.CascadeExhausted,

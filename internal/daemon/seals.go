@@ -19,13 +19,28 @@ import (
 
 // What the owner's commands send and get.
 type (
-	Trust       = sealed.Trust
 	TrustChange = sealed.Change
+	// Trust is the output of `kith trust`.
+	Trust struct {
+		sealed.Trust
+		Calls SealedCalls `json:"calls"`
+	}
 	// Refused is why this machine would not send a call to others; empty: it would.
 	Refused struct {
 		Message string `json:"message"`
 	}
 )
+
+// SealedStatus is how calls to other machines are sealed.
+type SealedStatus struct {
+	Mode  sealed.Mode `json:"mode"`
+	Error string      `json:"error,omitzero"` // why none can be
+	// Approved reports that the account key is on several machines of its owner.
+	Approved  bool `json:"approved"`
+	Keys      int  `json:"keys"`      // of others
+	Confirmed int  `json:"confirmed"` // of Keys
+	SealedCalls
+}
 
 // sealing is what a login has for sealed calls.
 type sealing struct {
@@ -75,7 +90,7 @@ func (c *hubClient) dropSealing() {
 // remote sends a call to other machines: through the hub as it is, or sealed.
 func (c *hubClient) remote(ctx context.Context, call *gateway.Call) (*gateway.Answer, error) {
 	if !c.mode().IsOn() {
-		return c.do(ctx, call)
+		return c.do(ctx, call, fleet.Everything)
 	}
 	s, err := c.sealing()
 	if err != nil {
@@ -106,6 +121,28 @@ func (d *Daemon) sealing() (*sealing, error) {
 		return nil, nil
 	}
 	return hub.sealing()
+}
+
+// sealedStatus returns how calls are sealed, nil if this machine is not signed in.
+func (d *Daemon) sealedStatus() *SealedStatus {
+	if d.hubClient.Load() == nil {
+		return nil
+	}
+	now := &SealedStatus{Mode: d.policy.Load().sealed, SealedCalls: d.calls.sealed()}
+	s, err := d.sealing()
+	switch {
+	case err != nil:
+		now.Error = err.Error()
+	case s != nil:
+		now.Approved = s.keys.Approved()
+		for _, key := range s.keys.Keys() {
+			now.Keys++
+			if key.How == sealed.Confirmed {
+				now.Confirmed++
+			}
+		}
+	}
+	return now
 }
 
 // setSealed sets what the caller is told of a call, unless calls are not sealed.
@@ -222,7 +259,9 @@ func (d *Daemon) serveTrustChange(w http.ResponseWriter, r *http.Request) {
 
 // writeTrust responds with what this machine has of keys, and the answer of an act.
 func (d *Daemon) writeTrust(w http.ResponseWriter, keys *sealed.Keyring, answer []byte) {
-	now, err := keys.Trust(d.hubClient.Load().credential.Machine, d.policy.Load().sealed)
+	now := Trust{Calls: d.calls.sealed()}
+	var err error
+	now.Trust, err = keys.Trust(d.hubClient.Load().credential.Machine, d.policy.Load().sealed)
 	if err != nil {
 		refuseChange(w, err)
 		return

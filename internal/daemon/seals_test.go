@@ -150,6 +150,9 @@ func (h *sealHub) hid() {
 	}
 }
 
+// hubID is the hub's correlation id of each call.
+const hubID = "req_of_the_hub"
+
 // newSealHub is such a hub with a machine of ada's.
 func newSealHub(t *testing.T, mode sealed.Mode) *sealHub {
 	t.Helper()
@@ -224,6 +227,7 @@ func (h *sealHub) serveList(w http.ResponseWriter, r *http.Request) {
 }
 
 func (h *sealHub) serveSealed(w http.ResponseWriter, r *http.Request) {
+	w.Header().Set("X-Correlation-ID", hubID)
 	call := &sealedCall{}
 	all, _ := io.ReadAll(r.Body)
 	head, routing, n := int(binary.BigEndian.Uint16(all[6:])), int(binary.BigEndian.Uint16(all[8:])), int(all[10])
@@ -680,6 +684,26 @@ func TestSealModes(t *testing.T) {
 	c.Sealed = sealed.Prefer
 	assert.OK(t, h.machine.Reload(t.Context(), c))
 	h.link.until("it has another one", func(ad tunnel.Advertisement) bool { return len(ad.Seals) == 1 && ad.Seals[0] != id })
+}
+
+// A call that was made here has the hub's id of it, sealed or in clear.
+func TestHubID(t *testing.T) {
+	for _, mode := range []sealed.Mode{sealed.Prefer, sealed.Off} {
+		h := newSealHub(t, sealed.Prefer)
+		h.does(refuseWith(200, `{"id":"1","object":"chat.completion","choices":[]}`, "Content-Type", "application/json", "X-Correlation-ID", hubID))
+		r := h.caller(mode)
+		resp := r.post("/v1/chat/completions", chat(false))
+		id := resp.Header.Get("X-Correlation-ID")
+		r.await("recorded after the answer", func(Status) bool { return r.calls.of(id) != nil })
+		answer := assert.Value(r.socket().Get("http://localhost/call?id=" + id))(t)
+		defer answer.Body.Close()
+		text := read(t, answer.Body)
+		assert.That(t, answer.StatusCode == 200 && strings.Contains(text, `"hub_id":"`+hubID+`"`), mode, text)
+	}
+	r := newSealHub(t, sealed.Prefer).caller(sealed.Prefer)
+	answer := assert.Value(r.socket().Get("http://localhost/call?id="))(t)
+	defer answer.Body.Close()
+	assert.Equal(t, answer.StatusCode, 404)
 }
 
 // The owner learns why a call that the hub would route is not sent.

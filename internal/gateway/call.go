@@ -135,7 +135,9 @@ type Trace struct {
 	Group   fleet.GroupID  // through which the caller reached the machine; empty: none
 	Route   string         // the value of X-Kith-Route; empty: no machine received the prompt
 	// Sealed is the value of X-Kith-Sealed, on the local surface; empty: the header is not sent.
-	Sealed   string
+	Sealed string
+	// HubID is the hub's correlation id of the call, on the local surface.
+	HubID    string
 	Attempts int
 	Waited   time.Duration
 	// First and Last are the first and the latest routing decision, Tries the attempts.
@@ -144,6 +146,17 @@ type Trace struct {
 	Tries       []Attempt
 	// Prompt is the length in bytes of what engines process before they answer.
 	Prompt int
+}
+
+// maxHubID is the length of the longest correlation id of a hub that is kept.
+const maxHubID = 64
+
+// FromHub records what the header of a hub's response shows of the call.
+func (t *Trace) FromHub(h http.Header) {
+	t.Route = h.Get("X-Kith-Route")
+	if id := h.Get(correlationHeader); len(id) <= maxHubID {
+		t.HubID = id
+	}
 }
 
 // Decision is one routing decision about a call. The zero Decision is none.

@@ -150,6 +150,9 @@ func (r *request) log(f *fault.Fault, out Outcome) {
 		attrs = append(attrs, slog.String("region", r.region))
 	}
 	if c := r.call; c != nil {
+		if c.Trace.HubID != "" {
+			attrs = append(attrs, slog.String("hub_id", c.Trace.HubID))
+		}
 		attrs = append(attrs,
 			slog.String("model", string(c.Model)), slog.Bool("stream", c.Stream),
 			slog.String("machine", string(c.Trace.Machine)), slog.Int("attempts", c.Trace.Attempts),

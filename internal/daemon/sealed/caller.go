@@ -54,8 +54,8 @@ type Caller struct {
 	Send func(*http.Request) (*http.Response, error)
 	// Refusal returns the fault of a response of the hub with another status than 200.
 	Refusal func(resp *http.Response, document []byte) *fault.Fault
-	// Clear sends a call without a seal.
-	Clear func(context.Context, *gateway.Call) (*gateway.Answer, error)
+	// Clear sends a call without a seal, to no machine outside the reach.
+	Clear func(context.Context, *gateway.Call, fleet.KeyReach) (*gateway.Answer, error)
 	// Report shows an error to the owner. It contains nothing of a call.
 	Report func(format string, args ...any)
 
@@ -70,14 +70,14 @@ type Caller struct {
 func (c *Caller) Do(ctx context.Context, call *gateway.Call) (*gateway.Answer, error) {
 	mode := c.Mode()
 	if !mode.IsOn() {
-		return c.Clear(ctx, call)
+		return c.Clear(ctx, call, fleet.Everything)
 	}
 	call.Trace.Sealed = NotSent
 	if call.Form != nil {
 		if mode == Require {
 			return nil, errAudio
 		}
-		return c.clear(ctx, call, Audio)
+		return c.clear(ctx, call, Audio, fleet.Everything)
 	}
 	endpoint, body, err := call.ForEngine(false)
 	if err != nil {
@@ -100,9 +100,9 @@ func (c *Caller) Do(ctx context.Context, call *gateway.Call) (*gateway.Answer, e
 }
 
 // clear sends a call without a seal.
-func (c *Caller) clear(ctx context.Context, call *gateway.Call, reason string) (*gateway.Answer, error) {
+func (c *Caller) clear(ctx context.Context, call *gateway.Call, reason string, reach fleet.KeyReach) (*gateway.Answer, error) {
 	call.Trace.Sealed = reason
-	return c.Clear(ctx, call)
+	return c.Clear(ctx, call, reach)
 }
 
 // refuse returns the fault of a call if nothing of it was sent.
@@ -134,9 +134,9 @@ func (o *outgoing) try(ctx context.Context) (*gateway.Answer, error) {
 	case err != nil:
 		return nil, err
 	case p.clear && p.noList:
-		return o.clear(ctx, o.call, NoList)
+		return o.clear(ctx, o.call, NoList, p.reach)
 	case p.clear:
-		return o.clear(ctx, o.call, NoKey)
+		return o.clear(ctx, o.call, NoKey, p.reach)
 	}
 	sealed, err := o.seal(ctx, p, now)
 	if err != nil {
@@ -291,7 +291,7 @@ func (o *outgoing) send(ctx context.Context, sealed *seal.Call) (*gateway.Answer
 		cancel(nil)
 		return nil, err
 	}
-	o.call.Trace.Route = resp.Header.Get("X-Kith-Route")
+	o.call.Trace.FromHub(resp.Header)
 	in := &incoming{outgoing: o, sealed: sealed, resp: resp, cancel: cancel}
 	answer, err := in.answer()
 	if err != nil {

@@ -35,7 +35,9 @@ func newCaller(t testing.TB, hub func(*http.Request) (*http.Response, error)) *C
 			}
 			return fault.New(fault.CascadeExhausted, "no hub")
 		},
-		Clear:  func(context.Context, *gateway.Call) (*gateway.Answer, error) { return nil, errors.New("sent in clear") },
+		Clear: func(context.Context, *gateway.Call, fleet.KeyReach) (*gateway.Answer, error) {
+			return nil, errors.New("sent in clear")
+		},
 		Report: func(string, ...any) {},
 	}
 }

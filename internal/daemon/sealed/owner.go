@@ -8,7 +8,7 @@ import (
 	"github.com/kith/kith/internal/seal"
 )
 
-// Trust is what this machine has of the keys of sealed calls: the output of `kith trust`.
+// Trust is what this machine has of the keys of sealed calls.
 type Trust struct {
 	Mode        Mode   `json:"mode"`
 	Words       string `json:"words"` // of the account key

@@ -186,6 +186,7 @@ type plan struct {
 	to       []judgement       // it is sealed for these
 	declined []fleet.MachineID // it must not be sealed for these
 	clear    bool              // it is sent without a seal
+	reach    fleet.KeyReach    // and reaches at most this
 	noList   bool              // because the hub has no sealed calls
 	refusal  *fault.Fault      // otherwise
 }
@@ -224,9 +225,20 @@ func makePlan(q question, all []judgement) (p plan) {
 	case len(p.to) > 0 && (best || q.mode == Require):
 		return p
 	case q.mode == Prefer && open && len(all) > 0:
-		return plan{clear: true}
+		return plan{clear: true, reach: clearReach(all, class)}
 	}
 	return plan{refusal: q.refuse(all, inClass)}
+}
+
+// clearReach returns what a call in clear may reach whose best class is best: no machine of
+// another class that is pinned.
+func clearReach(all []judgement, best fleet.Class) (reach fleet.KeyReach) {
+	for _, j := range all {
+		if class := j.class(); j.pinned && class > best {
+			reach = max(reach, map[fleet.Class]fleet.KeyReach{fleet.Shared: fleet.OwnOnly, fleet.Grouped: fleet.OwnAndShared}[class])
+		}
+	}
+	return reach
 }
 
 // class returns the class of the machine. One that this kith does not know is the last.

@@ -162,6 +162,9 @@ func TestPlan(t *testing.T) {
 		"old, of my name, never sealed to":      {Prefer, bookOf().sealedTo("a", "ada", 2), []listed{old("n", "cy", "own")}, d, ""},
 		"a name of two words":                   {Prefer, bookOf(known(3, "Ada L", Confirmed)), []listed{shows("attic", "Ada L", "shared", 2)}, refused + " Ada L's of attic has another key than before: ask Ada L for the words of kith trust, then run kith trust 'Ada L' WORDS; no call goes there until then", fault.CascadeExhausted},
 		"a name that is a command":              {Prefer, bookOf(known(2, "$(x)", FirstSeen)), []listed{old("n", "$(x)", "shared")}, refused + " $(x) was sealed to until now and the hub shows no key of of n: if it went back to an older kith, run kith trust remove '$(x)'", fault.CascadeExhausted},
+		"old, a lower class is pinned":          {Prefer, bookOf(known(2, "ada", FirstSeen)), []listed{old("o", "cy", "own"), attic}, d + ", reaches own", ""},
+		"old, the lowest class is pinned":       {Prefer, bookOf(known(4, "eve", Confirmed)), []listed{old("o", "bob", "shared"), shows("den", "eve", "group", 4)}, d + ", reaches shared", ""},
+		"old, a lower class is not pinned":      {Prefer, bookOf(), []listed{old("o", "cy", "own"), attic}, d, ""},
 		"changed":                               {Prefer, bookOf(known(3, "ada", Confirmed)), []listed{attic}, refused + " ada's of attic has another key than before: ask ada for the words of kith trust, then run kith trust ada WORDS; no call goes there until then", fault.CascadeExhausted},
 		"my own, not approved":                  {Prefer, func() *book { b := bookOf(); b.approved = true; return b }(), []listed{shows("tower", "cy", "own", 2)}, refused + " cy's of tower does not have the account key of your other machines: run kith trust on it", fault.CascadeExhausted},
 		"my own, from before a reset":           {Prefer, func() *book { b := bookOf(); b.revoked = []seal.Fingerprint{printOf(2)}; return b }(), []listed{shows("tower", "cy", "own", 2)}, refused + " cy's of tower has the account key from before kith trust reset: run kith trust reset on it, then kith trust for its words, then kith trust machine WORDS here, or revoke it on the site if it was stolen", fault.CascadeExhausted},
@@ -184,7 +187,9 @@ func TestPlan(t *testing.T) {
 		got, code := refused, fault.Code("")
 		switch {
 		case p.clear:
-			got = d
+			if got = d; p.reach != fleet.Everything {
+				got += ", reaches " + p.reach.String()
+			}
 		case p.refusal != nil:
 			got, code = refused+" "+p.refusal.Message, p.refusal.Code
 			assert.That(t, p.refusal.NoRetry == (code == fault.CascadeExhausted), name, "retry")
@@ -248,9 +253,10 @@ func TestNoHistoryUnseals(t *testing.T) {
 				all, _ := k.judge(machines, noon)
 				class, online := bestClass(all)
 				for _, l := range machines {
-					if !online || l.isOnline() && l.class() == class {
-						assert.Require(t, l.statement == nil && !sealedTo[l.Owner], "seed", seed, "sends in clear for", l.Owner)
-					}
+					best := !online || l.isOnline() && l.class() == class
+					assert.Require(t, !best || l.statement == nil, "seed", seed, "sends in clear what", l.ID, "could open")
+					within := l.isOnline() && l.class() >= class && l.class() <= fleet.Grouped-fleet.Class(p.reach)
+					assert.Require(t, !best && !within || !sealedTo[l.Owner], "seed", seed, "sends in clear for", l.Owner)
 				}
 			}
 			for _, j := range p.to {
