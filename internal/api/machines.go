@@ -43,7 +43,9 @@ type Machine struct {
 	KeptOut     bool           `json:"kept_out"` // from every group
 	// Groups are the only groups that the machine serves, as configured there; absent: all
 	// groups of its owner.
-	Groups   []string  `json:"groups,omitzero"`
+	Groups []string `json:"groups,omitzero"`
+	// Sealed reports that calls can be sealed for it now (spec/sealed.md).
+	Sealed   bool      `json:"sealed"`
 	Created  time.Time `json:"created"`
 	LastSeen time.Time `json:"last_seen,omitzero"`
 }
@@ -82,7 +84,7 @@ func viewMachine(record account.Machine, live *fleet.Machine, now time.Time) Mac
 		return v
 	}
 	v.Online, v.Paused, v.Hours, v.Timezone = live.Online, live.Paused, live.Hours.String(), live.Hours.Zone()
-	v.ZoneUnknown = !live.Hours.ZoneKnown()
+	v.ZoneUnknown, v.Sealed = !live.Hours.ZoneKnown(), len(live.Seals) > 0
 	v.Groups = live.Groups
 	if live.Online && live.Paused {
 		v.PausedUntil = live.PausedUntil

@@ -19,6 +19,11 @@ func TestMachinePage(t *testing.T) {
 	ada := tn.as("ada")
 	online := ada.get("/machines/"+tn.machine.ID).want(t, 200, `action="/machines/pause"`, `action="/machines/hours"`, "In use by")
 	assert.Lacks(t, online.body, "Last seen", "an online machine was last seen")
+	assert.Contains(t, online.body, `<dt>Sealed calls</dt><dd><a href="/docs/privacy">No key</a></dd>`)
+	keyed := *tn.snapshot.Machine(fleet.MachineID(tn.machine.ID))
+	keyed.Seals = []fleet.SealKey{{1}}
+	tn.snapshot = tn.snapshot.WithMachine(&keyed)
+	ada.get("/machines/"+tn.machine.ID).want(t, 200, "<dt>Sealed calls</dt><dd>Yes</dd>")
 	away := tn.machine
 	away.ID, away.Name, away.Hash = account.NewID("mch_"), "cellar", [32]byte{2}
 	check(t, tn.db.CreateMachine(t.Context(), away))
