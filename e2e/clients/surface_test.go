@@ -52,22 +52,30 @@ func on(t *testing.T, surfaces []surface, test func(*testing.T, surface)) {
 }
 
 // remote starts a daemon of the member that has no engine, with more of a configuration,
-// and returns its surface. The
-// test fails if an answer there was not sealed, or if a refusal may have left the machine
-// in clear.
+// and returns its surface. The test fails if an answer there was not sealed, or if a
+// refusal may have left the machine in clear.
 func (n *staged) remote(member string, more ...string) surface {
 	n.t.Helper()
 	name := remoteOf(member)
 	n.daemonOf(member, name, "[engine]\nbuiltin = false\n[discovery]\nenabled = false\n"+strings.Join(more, ""))
 	target := assert.Value(url.Parse(n.local(name)))(n.t)
-	front := httptest.NewServer(&httputil.ReverseProxy{
+	proxy := &httputil.ReverseProxy{
 		Rewrite:       func(r *httputil.ProxyRequest) { r.SetURL(target) },
 		FlushInterval: -1,
 		ModifyResponse: func(resp *http.Response) error {
 			n.checkSealed(resp)
 			return nil
 		},
-	})
+	}
+	front := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		// A ReverseProxy cuts a client off that still sends when the answer comes.
+		body, err := io.ReadAll(r.Body)
+		if err != nil {
+			return // the client left
+		}
+		r.Body = io.NopCloser(bytes.NewReader(body))
+		proxy.ServeHTTP(w, r)
+	}))
 	n.t.Cleanup(front.Close)
 	return surface{name: "sealed", base: front.URL, key: anyKey, sealed: true}
 }
