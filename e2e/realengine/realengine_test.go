@@ -111,6 +111,7 @@ type network struct {
 	t          *testing.T
 	hub, local string
 	key        string
+	dir, data  string                      // of all, and of the hub
 	run        func(args ...string) []byte // runs kith on the member's machine
 }
 
@@ -120,49 +121,65 @@ func newNetwork(t *testing.T, engines ...string) *network {
 	dir, err := os.MkdirTemp("", "kith") // sockets have short names
 	assert.OK(t, err)
 	t.Cleanup(func() { os.RemoveAll(dir) })
-	n := &network{t: t, hub: "http://" + enginetest.FreeAddress(), local: "http://" + enginetest.FreeAddress()}
-	data, home := filepath.Join(dir, "hub"), filepath.Join(dir, "home")
-	env := []string{"KITH_HOME=" + home}
-	run := func(args ...string) []byte {
-		t.Helper()
-		cmd := exec.Command(kith(t), args...)
-		cmd.Env = append(os.Environ(), env...)
-		var failed bytes.Buffer
-		cmd.Stderr = &failed
-		out, err := cmd.Output()
-		if err != nil {
-			t.Fatalf("kith %v: %v %s", args, err, failed.String())
-		}
-		return out
-	}
-	read := func(out []byte, member string) string {
-		var values map[string]any
-		assert.OK(t, json.Unmarshal(out, &values), out)
-		return fmt.Sprint(values[member])
-	}
+	n := &network{t: t, hub: "http://" + enginetest.FreeAddress(), dir: dir, data: filepath.Join(dir, "hub")}
 	rates := filepath.Join(dir, "hub.toml")
 	assert.OK(t, os.WriteFile(rates, []byte("[ratelimit]\nrps = 10000\nburst = 10000\n"), 0o600))
-	start(t, env, kith(t), "hub", "--config", rates, "--listen", strings.TrimPrefix(n.hub, "http://"), "--admin", enginetest.FreeAddress(), "--data", data)
+	home := "KITH_HOME=" + filepath.Join(dir, "home")
+	start(t, []string{home}, kith(t), "hub", "--config", rates, "--listen", strings.TrimPrefix(n.hub, "http://"), "--admin", enginetest.FreeAddress(), "--data", n.data)
 	await(t, "the hub", func() bool {
-		_, err := os.Stat(filepath.Join(data, "admin.sock"))
+		_, err := os.Stat(filepath.Join(n.data, "admin.sock"))
 		resp, failed := http.Get(n.hub + "/")
 		if failed == nil {
 			resp.Body.Close()
 		}
 		return errors.Join(err, failed) == nil
 	})
-	run("admin", "member", "create", "ana", "--data", data)
-	n.key = read(run("admin", "key", "create", "--member", "ana", "--data", data, "--json"), "secret")
-	token := read(run("admin", "machine", "token", "--member", "ana", "--name", "desk", "--data", data, "--json"), "token")
-	assert.OK(t, os.MkdirAll(home, 0o700))
-	config := fmt.Sprintf("[engine]\nbuiltin = false\n[discovery]\nenabled = false\nendpoints = [%q]\n[share]\nyield_to_local = false\n[ratelimit]\nenabled = false\n", strings.Join(engines, `", "`))
-	config = strings.ReplaceAll(config, `\"`, `"`)
-	assert.OK(t, os.WriteFile(filepath.Join(home, "config.toml"), []byte(config), 0o600))
-	run("login", "--hub", n.hub, "--token", token)
-	n.run = run
-	start(t, env, kith(t), "serve", "--config", filepath.Join(home, "config.toml"), "--listen", strings.TrimPrefix(n.local, "http://"))
+	admin := n.at("home")
+	admin("admin", "member", "create", "ana", "--data", n.data)
+	n.key = member(t, admin("admin", "key", "create", "--member", "ana", "--data", n.data, "--json"), "secret")
+	n.local, n.run = n.daemon("desk", engines...)
 	await(t, "the models", func() bool { return len(n.models()) >= len(engines) })
 	return n
+}
+
+// at returns what runs kith with a home of that name.
+func (n *network) at(home string) func(args ...string) []byte {
+	return func(args ...string) []byte {
+		n.t.Helper()
+		cmd := exec.Command(kith(n.t), args...)
+		cmd.Env = append(os.Environ(), "KITH_HOME="+filepath.Join(n.dir, home))
+		var failed bytes.Buffer
+		cmd.Stderr = &failed
+		out, err := cmd.Output()
+		if err != nil {
+			n.t.Fatalf("kith %v: %v %s", args, err, failed.String())
+		}
+		return out
+	}
+}
+
+// member returns a member of a JSON object as text.
+func member(t *testing.T, document []byte, name string) string {
+	t.Helper()
+	var values map[string]any
+	assert.OK(t, json.Unmarshal(document, &values), document)
+	return fmt.Sprint(values[name])
+}
+
+// daemon starts a daemon of the member's beside the engines. It returns its address, and
+// what runs kith there.
+func (n *network) daemon(name string, engines ...string) (local string, run func(args ...string) []byte) {
+	n.t.Helper()
+	home := filepath.Join(n.dir, name)
+	assert.OK(n.t, os.MkdirAll(home, 0o700))
+	endpoints := assert.Value(json.Marshal(append([]string{}, engines...)))(n.t)
+	config := fmt.Sprintf("[engine]\nbuiltin = false\n[discovery]\nenabled = false\nendpoints = %s\n[share]\nyield_to_local = false\n[ratelimit]\nenabled = false\n", endpoints)
+	assert.OK(n.t, os.WriteFile(filepath.Join(home, "config.toml"), []byte(config), 0o600))
+	token := member(n.t, n.at("home")("admin", "machine", "token", "--member", "ana", "--name", name, "--data", n.data, "--json"), "token")
+	local, run = "http://"+enginetest.FreeAddress(), n.at(name)
+	run("login", "--hub", n.hub, "--token", token)
+	start(n.t, []string{"KITH_HOME=" + home}, kith(n.t), "serve", "--config", filepath.Join(home, "config.toml"), "--listen", strings.TrimPrefix(local, "http://"))
+	return local, run
 }
 
 // listed is a model as the hub lists it.
@@ -230,11 +247,16 @@ func (n *network) keepBusy(ctx context.Context, base, model string) {
 	}
 }
 
-// Six callers share the server through the hub and on the daemon's own surface: no
-// stream is lost, although the server closes its connection after each without
-// announcing it.
+// Six callers share the server through the hub, on the daemon's own surface, and on that of
+// a daemon without an engine, which seals the calls: no stream is lost, although the server
+// closes its connection after each without announcing it.
 func TestStreamsAreComplete(t *testing.T) {
 	n := newNetwork(t, llamaServer(t, "--alias", "real", "-np", "4", "-c", "8192"))
+	remote, atRemote := n.daemon("lap")
+	await(t, "the daemon without an engine", func() bool {
+		status, _, err := n.post(t.Context(), remote, "/v1/chat/completions", chat("real", "Say hello", 4, false))
+		return err == nil && status == 200
+	})
 	calls := int64(240)
 	if long {
 		calls = 10_000
@@ -243,10 +265,7 @@ func TestStreamsAreComplete(t *testing.T) {
 	left.Store(calls)
 	var all sync.WaitGroup
 	for caller := range 6 {
-		base := n.hub
-		if caller%3 == 2 {
-			base = n.local
-		}
+		base := [...]string{n.hub, remote, n.local}[caller%3]
 		all.Go(func() {
 			for left.Add(-1) >= 0 {
 				stream := caller%2 == 0
@@ -263,7 +282,10 @@ func TestStreamsAreComplete(t *testing.T) {
 		})
 	}
 	all.Wait()
-	t.Logf("%d calls, %d failed", calls, failed.Load())
+	var there struct{ Sealed struct{ Sealed, Clear int64 } }
+	assert.OK(t, json.Unmarshal(atRemote("status", "--json"), &there))
+	assert.That(t, there.Sealed.Clear == 0 && there.Sealed.Sealed > 0, there)
+	t.Logf("%d calls, of which %d were sealed, %d failed", calls, there.Sealed.Sealed, failed.Load())
 }
 
 // slotsBusy returns how many slots of the server compute.
