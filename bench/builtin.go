@@ -81,15 +81,23 @@ func (b *bench) conversations(ctx context.Context, rounds int) string {
 	all := make([][]turnFigure, turns)
 	for round := range rounds {
 		fmt.Fprintf(os.Stderr, "conversation %d/%d\n", round+1, rounds)
-		talk := []message{{"system", instructions(uint64(round))}}
-		for n := range turns {
-			talk = append(talk, message{"user", fmt.Sprintf("Turn %d: what is %d+%d?", n, n+1, n+2)})
-			f := must(t.turn(ctx, c, talk))
-			talk = append(talk, message{"assistant", f.text})
+		for n, f := range t.conversation(ctx, c, uint64(round)) {
 			all[n] = append(all[n], f)
 		}
 	}
 	return conversationTable(all)
+}
+
+// conversation holds a conversation, another one for each seed, and returns its turns.
+func (t *target) conversation(ctx context.Context, c *http.Client, seed uint64) (all []turnFigure) {
+	talk := []message{{"system", instructions(seed)}}
+	for n := range turns {
+		talk = append(talk, message{"user", fmt.Sprintf("Turn %d: what is %d+%d?", n, n+1, n+2)})
+		f := must(t.turn(ctx, c, talk))
+		talk = append(talk, message{"assistant", f.text})
+		all = append(all, f)
+	}
+	return all
 }
 
 type message struct {

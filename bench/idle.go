@@ -19,6 +19,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/tunnel"
 )
 
@@ -104,6 +105,10 @@ func post(ctx context.Context, c *http.Client, base, path string, in map[string]
 // machine keeps one machine without work connected until ctx ends.
 func (h *hub) machine(ctx context.Context, secret string, ready *atomic.Int64) {
 	up := false
+	seals := make([]fleet.SealKey, tunnel.MaxSeals)
+	for i := range seals {
+		_, _ = rand.Read(seals[i][:]) // it never fails
+	}
 	dialer := &tunnel.Dialer{
 		HubURL:     "https://" + h.addr,
 		Instance:   rand.Text(),
@@ -111,7 +116,7 @@ func (h *hub) machine(ctx context.Context, secret string, ready *atomic.Int64) {
 		Handler:    http.NotFoundHandler(),
 		TLS:        &tls.Config{RootCAs: h.pool},
 		Advertise: func() (tunnel.Advertisement, <-chan struct{}) {
-			return tunnel.Advertisement{Slots: 1, Free: 1, Models: []tunnel.Model{{ID: model, Families: []string{"chat"}, Endpoints: []string{"/v1/chat/completions"}, Slots: 1, Free: 1}}}, nil
+			return tunnel.Advertisement{Slots: 1, Free: 1, Seals: seals, Models: []tunnel.Model{{ID: model, Families: []string{"chat"}, Endpoints: []string{"/v1/chat/completions"}, Slots: 1, Free: 1}}}, nil
 		},
 		OnState: func(s tunnel.State) {
 			if is := s.Phase == tunnel.Acked; is != up {
