@@ -93,19 +93,22 @@ func (a *app) refusedHere(ctx context.Context, in *api.ModelQuestion) string {
 
 // showWhy prints how a call would be routed. refused is why this machine would not send it.
 func (a *app) showWhy(w api.Why, refused string) {
-	switch w.Verdict {
-	case "try":
+	notSent := refused != "" && (w.Verdict == "try" || w.Verdict == "wait")
+	switch {
+	case notSent:
+		a.say("%s would be refused now, by this machine\n", strong(string(w.Model)))
+		a.fact("why", "%s", refused)
+	case w.Verdict == "try":
 		first := w.Machines[0]
 		a.say("%s would be served now, by %s's machine %s\n", strong(string(w.Model)), first.Owner, strong(first.Machine))
-	case "wait":
+	case w.Verdict == "wait":
 		a.say("%s would wait for a machine now\n", strong(string(w.Model)))
 	default:
 		a.say("%s would be refused now: %s (%d %s)\n", strong(string(w.Model)), strong(w.Code.Title()), w.Status, w.Code)
 	}
-	a.fact("why", "%s", because(w.Reason, w.Row))
-	a.fact("change", "%s", w.Change)
-	if refused != "" && (w.Verdict == "try" || w.Verdict == "wait") {
-		a.fact("here", "this machine does not send it: %s", refused)
+	if !notSent {
+		a.fact("why", "%s", because(w.Reason, w.Row))
+		a.fact("change", "%s", w.Change)
 	}
 	if len(w.Machines) == 0 {
 		return
