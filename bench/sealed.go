@@ -194,7 +194,7 @@ func (h *hub) keyed(ctx context.Context, credential string) (n int) {
 	return n
 }
 
-// kept returns the percentage of the prompts of conversations, but for their first turns,
+// kept returns the percentage of the prompts of conversations, without the first turn of each,
 // that the machine had in its cache: two machines with the built-in engine have the model.
 func (b *bench) kept(ctx context.Context, rounds int) (clear, sealed float64) {
 	b = &bench{self: b.self, kith: b.kith, dir: filepath.Join(b.dir, "conversations")}
