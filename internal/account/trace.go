@@ -75,7 +75,7 @@ type Attempt struct {
 	Owner   string `json:"owner"`
 	Via     string `json:"via"`
 	AfterMS int64  `json:"after_ms"` // since the call's arrival
-	TookMS  int64  `json:"took_ms"`  // until its outcome
+	TookMS  int64  `json:"took_ms"`  // until its outcome; if it answered, until the answer ended
 	Outcome string `json:"outcome"`  // a description
 	Prompt  bool   `json:"prompt"`   // the machine received some of the request's body
 }

@@ -174,6 +174,9 @@ func tracesOf(call *gateway.Call, out gateway.Outcome) []account.Trace {
 			Machine: try.Machine.Name, Owner: try.Machine.OwnerName, Via: try.Class.String(),
 			AfterMS: try.After.Milliseconds(), TookMS: try.Took.Milliseconds(), Outcome: try.Outcome, Prompt: try.Prompt,
 		}
+		if try.Began && call.Stream { // its attempt was recorded when the answer began
+			shown.TookMS = max(shown.TookMS, mine.TookMS-shown.AfterMS)
+		}
 		switch {
 		case try.Began && out.Code != "":
 			shown.Outcome = unfinished(out.Code)

@@ -79,6 +79,16 @@ func TestTracesOf(t *testing.T) {
 	if dan.KeyID != "" || dan.FirstMS != 0 || dan.TokensIn != 0 || dan.TokensOut != 0 {
 		t.Errorf("the owner whose machine did not sees of the answer %+v", dan)
 	}
+	for _, of := range []account.Trace{bob, ann} { // a streamed attempt ends with its answer, and not with the answer's beginning
+		last := of.Tries[len(of.Tries)-1]
+		assert.Equal(t, last.AfterMS+last.TookMS, bob.TookMS, "end of the attempt that answered", of.MemberID)
+		assert.Equal(t, of.Tries[0].TookMS, 1, "duration of an attempt that did not answer", of.MemberID)
+	}
+	call.Stream = false
+	for _, of := range tracesOf(call, gateway.Outcome{Status: 200, Duration: 3 * time.Second}) { // read to its end before it is sent on
+		assert.Equal(t, of.Tries[len(of.Tries)-1].TookMS, 1, "duration of an attempt that is not streamed", of.MemberID)
+	}
+	call.Stream = true
 	assert.Equal(t, bob.Decisions[1].Row, 1, "row", "of an embeddings call reveals what is out of reach")
 	if ann.Mine || ann.WaitedMS != 60_000 || ann.Decisions != nil || ann.Status != 200 || ann.TookMS != 2000 || ann.Tries[0].Machine != "a1" {
 		t.Errorf("the owner whose machine served it sees %+v", ann)

@@ -164,7 +164,7 @@ type Attempt struct {
 	Class   fleet.Class
 	Circle  fleet.Circle  // of the caller
 	After   time.Duration // since the call arrived
-	Took    time.Duration // until its outcome
+	Took    time.Duration // until its outcome; of a streamed answer, until it began
 	Outcome string        // in words, without any content of the call
 	// Prompt is set if the machine received any of the request's body, Began if it began
 	// to answer.

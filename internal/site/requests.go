@@ -238,13 +238,12 @@ func timeLine(t api.CallTrace) []lineEvent {
 		line = append(line, event)
 	}
 	for i, try := range t.Tries {
-		line = append(line,
-			lineEvent{AfterMS: try.AfterMS, What: fmt.Sprintf("Attempt %d on %s", i+1, try.Machine),
-				More: "of " + try.Owner + ", " + try.Via},
-			lineEvent{AfterMS: try.AfterMS + try.TookMS, What: fmt.Sprintf("Attempt %d ended", i+1), More: try.Outcome})
-	}
-	if t.FirstMS > 0 && t.Mine {
-		line = append(line, lineEvent{AfterMS: t.FirstMS, What: "First token"})
+		line = append(line, lineEvent{AfterMS: try.AfterMS, What: fmt.Sprintf("Attempt %d on %s", i+1, try.Machine),
+			More: "of " + try.Owner + ", " + try.Via})
+		if t.FirstMS > 0 && t.Mine && i == len(t.Tries)-1 { // only the last attempt can answer
+			line = append(line, lineEvent{AfterMS: t.FirstMS, What: "First token"})
+		}
+		line = append(line, lineEvent{AfterMS: try.AfterMS + try.TookMS, What: fmt.Sprintf("Attempt %d ended", i+1), More: try.Outcome})
 	}
 	if t.Status != 0 {
 		line = append(line, lineEvent{AfterMS: t.TookMS, What: "Ended", More: cmp.Or(api.Title(t.Code), "served")})

@@ -91,6 +91,18 @@ func TestCauseOfARefusal(t *testing.T) {
 	ada.get("/").want(t, 200, "2 times", "offers a model with the id <code>of-ado</code>")
 }
 
+// The events of a call are in the order in which they happened, also those of one millisecond.
+func TestTimeLine(t *testing.T) {
+	trace := api.CallTrace{Trace: account.Trace{Mine: true, Stream: true, Status: 200, FirstMS: 500, TookMS: 500, Tries: []account.Attempt{
+		{Machine: "attic", TookMS: 20}, {Machine: "desk", AfterMS: 20, TookMS: 480},
+	}}}
+	var got []string
+	for _, event := range timeLine(trace) {
+		got = append(got, event.What)
+	}
+	assert.Equal(t, strings.Join(got, ", "), "Received, Attempt 1 on attic, Attempt 1 ended, Attempt 2 on desk, First token, Attempt 2 ended, Ended")
+}
+
 // For each routing rule, the pages of a call and of a model show what would change the
 // refusal, with links to pages and without commands.
 func TestChangeNamesPages(t *testing.T) {
