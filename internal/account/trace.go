@@ -22,6 +22,9 @@ type Trace struct {
 	Status int    `json:"status,omitzero"`
 	Code   string `json:"code,omitempty"` // empty: completely served
 	TookMS int64  `json:"took_ms,omitzero"`
+	// Message is what the caller received as the cause; empty: none, or one that may quote
+	// the call. Only the caller sees it.
+	Message string `json:"message,omitempty"`
 	// WaitedMS is how long the call waited for a machine. For an owner it is the wait
 	// before the last of Tries.
 	WaitedMS int64 `json:"waited_ms,omitzero"`

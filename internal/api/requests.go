@@ -188,8 +188,8 @@ func Title(code string) string {
 	switch code {
 	case account.Interrupted:
 		return "The hub stopped"
-	case "cancelled":
-		return "Cancelled by the caller"
+	case account.Cancelled:
+		return "Stopped by the caller"
 	}
 	return fault.Code(code).Title()
 }
@@ -201,7 +201,7 @@ func Meaning(code string) string {
 		return ""
 	case account.Interrupted:
 		return "The hub itself ended while the call ran: its caller may have heard all of the answer, some or none."
-	case "cancelled":
+	case account.Cancelled:
 		return "The caller left, or read too slowly, before the end."
 	}
 	return fault.Code(code).When()
@@ -229,7 +229,7 @@ type Page struct {
 // RequestFilter filters a list of calls. Empty fields match everything.
 type RequestFilter struct {
 	Before  string `json:"-" query:"before"`
-	Outcome string `json:"-" query:"outcome"` // "served", or "refused": not completely served
+	Outcome string `json:"-" query:"outcome"` // "served", "refused": refused or broken off, or "stopped": by its caller
 	Code    string `json:"-" query:"code"`
 	Model   string `json:"-" query:"model"`
 	Machine string `json:"-" query:"machine"` // name of a machine that was tried
@@ -254,9 +254,9 @@ func begins(text, param string) (time.Time, error) {
 // of the page.
 func (f *RequestFilter) read() (from time.Time, before string, err error) {
 	switch f.Outcome {
-	case "", "served", "refused":
+	case "", "served", "refused", "stopped":
 	default:
-		return from, "", fault.New(fault.InvalidRequest, "outcome is served or refused, not %.20q", f.Outcome).WithParam("outcome")
+		return from, "", fault.New(fault.InvalidRequest, "outcome is served, refused or stopped, not %.20q", f.Outcome).WithParam("outcome")
 	}
 	if f.From != "" {
 		if from, err = begins(f.From, "from"); err != nil {
@@ -279,7 +279,8 @@ func (f *RequestFilter) shows(t *account.Trace) bool {
 		return slices.ContainsFunc(t.Tries, func(a account.Attempt) bool { return strings.EqualFold(a.Machine, machine) })
 	}
 	switch {
-	case f.Outcome == "refused" && t.Code == "", f.Outcome == "served" && (t.Code != "" || t.Status == 0):
+	case f.Outcome == "refused" && !account.Unserved(t.Code), f.Outcome == "stopped" && t.Code != account.Cancelled:
+	case f.Outcome == "served" && (t.Code != "" || t.Status == 0):
 	case f.Code != "" && f.Code != t.Code, f.Model != "" && f.Model != t.Model, f.Key != "" && f.Key != t.KeyID, f.Machine != "" && !on(f.Machine):
 	default:
 		texts := []string{t.Model, t.Caller, t.Code, t.CallID}

@@ -53,7 +53,7 @@ type UsageSide struct {
 // UsageSum is a sum over calls.
 type UsageSum struct {
 	Calls   int64 `json:"calls"`
-	Refused int64 `json:"refused"` // refused or interrupted: not completely served
+	Refused int64 `json:"refused"` // refused or broken off; a call that its caller stopped is not among them
 	// Others is how many of these calls involved another member: calls on another member's
 	// machine, or another member's calls on one's own.
 	Others    int64 `json:"others"`
@@ -70,7 +70,7 @@ type UsageSum struct {
 // sumOf returns the sum for one UsageDay.
 func sumOf(d account.UsageDay) UsageSum {
 	sum := UsageSum{Calls: d.Calls, WaitedMS: d.Waited.Milliseconds(), TokensIn: d.TokensIn, TokensOut: d.TokensOut}
-	if d.Code != "" {
+	if account.Unserved(d.Code) {
 		sum.Refused = d.Calls
 	}
 	if d.OwnerID != "" && d.OwnerID != d.MemberID {

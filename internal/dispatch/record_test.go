@@ -96,6 +96,9 @@ func TestTracesOf(t *testing.T) {
 	if dan.Status != 0 || dan.Code != "" || dan.TookMS != 0 || dan.WaitedMS != 40_000 || dan.Tries[0].Outcome != "z" || dan.Tries[0].Prompt {
 		t.Errorf("the owner whose machine did not sees %+v", dan)
 	}
+	for _, of := range tracesOf(call, gateway.Outcome{Status: 200, Code: "engine_timeout", Message: "no answer for 2m0s"}) {
+		assert.Equal(t, of.Message != "", of.Mine, "the cause that its caller received, seen by", of.MemberID)
+	}
 	for code, want := range map[string]string{
 		"": "answered", "machine_offline": "began to answer and did not finish: machine_offline", gateway.Cancelled: "began to answer; the caller left",
 	} {
@@ -107,6 +110,7 @@ func TestTracesOf(t *testing.T) {
 		}
 	}
 
+	assert.Equal(t, account.Cancelled, gateway.Cancelled, "the code of a call whose caller left")
 	for _, s := range tracesOf(call, gateway.Outcome{Status: 200, TokensIn: 515, Truncated: true}) {
 		last, cut := s.Tries[len(s.Tries)-1].Outcome, "answered; its engine read only a part of the conversation (prompt_tokens=515)"
 		if (last == cut) != (s.MemberID != "mem_dan") || s.Tries[0].Outcome == cut {

@@ -243,6 +243,7 @@ type Backend interface {
 type Outcome struct {
 	Status    int
 	Code      string        // empty: served completely
+	Message   string        // of the fault; empty: none, or one that may quote the call (fault.Code.Quotes)
 	FirstByte time.Duration // from arrival to the answer's first byte; 0: none
 	Duration  time.Duration
 	TokensIn  int64

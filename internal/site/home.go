@@ -89,16 +89,18 @@ func (s *Site) home(v *visit) (reply, error) {
 	}
 	data.Calls = data.Chart.Last().Calls
 	for _, t := range requests.Data {
-		if !t.Mine || t.Code == "" {
+		if !t.Mine || !account.Unserved(t.Code) {
 			continue
 		}
 		n := len(data.Refusals)
 		if n > 0 && data.Refusals[n-1].Code == t.Code && data.Refusals[n-1].Model == t.Model {
 			data.Refusals[n-1].Times++
 		} else if n < mostRefusals {
-			// A listing has no decisions, nor has a trace that was just deleted.
-			trace, _ := call(s, v, api.ExplainCall, api.CallID{Call: t.CallID})
-			data.Refusals = append(data.Refusals, refusal{t, cmp.Or(causeOf(trace.Trace), api.Meaning(t.Code)), 1})
+			trace, err := call(s, v, api.ExplainCall, api.CallID{Call: t.CallID})
+			if err != nil { // it was just deleted; a listing has no decisions
+				trace = api.CallTrace{Trace: t, Meaning: api.Meaning(t.Code)}
+			}
+			data.Refusals = append(data.Refusals, refusal{t, causeText(&trace), 1})
 		}
 	}
 	called := usage.As.Total.Calls > usage.As.Total.Refused ||

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/kith/kith/internal/account"
 	"github.com/kith/kith/internal/api"
 	"github.com/kith/kith/internal/fault"
 )
@@ -343,7 +344,11 @@ func rowsOf(u api.UsageSide, of string) (rows [][]string) {
 		add("key", keyTitle(k), k.UsageSum)
 	}
 	for _, c := range u.Codes {
-		add("code", c.Code, api.UsageSum{Calls: c.Calls, Refused: c.Calls})
+		sum := api.UsageSum{Calls: c.Calls}
+		if account.Unserved(c.Code) {
+			sum.Refused = c.Calls
+		}
+		add("code", c.Code, sum)
 	}
 	return rows
 }
