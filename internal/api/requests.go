@@ -54,7 +54,7 @@ type WhyMachine struct {
 // ModelQuestion is a question about calls for a model.
 type ModelQuestion struct {
 	Model  fleet.ModelID `json:"-" query:"model"`
-	Family string        `json:"-" query:"family"` // empty: chat
+	Family string        `json:"-" query:"family"` // empty: chat, or what the model is for if it does not chat
 }
 
 // explainModel explains how a call for the model would be routed now. A model out of
@@ -68,11 +68,15 @@ func (a *API) explainModel(_ context.Context, c fleet.Caller, in ModelQuestion) 
 	if !ok {
 		return Why{}, fault.New(fault.InvalidRequest, "family is chat, embeddings or audio").WithParam("family")
 	}
-	now := a.DB.Now()
-	why, f := explain(a.Snapshot(), fleet.Query{
+	snapshot := a.Snapshot()
+	ask := fleet.Query{
 		Caller: c.Member, Reach: c.Reach, Model: in.Model, Family: family,
-		Now: now, Unconfirmed: !a.Confirmed(time.Now()),
-	})
+		Now: a.DB.Now(), Unconfirmed: !a.Confirmed(time.Now()),
+	}
+	if other, ok := fleet.OtherFamily(snapshot, ask); ok && in.Family == "" {
+		ask.Family = other
+	}
+	why, f := explain(snapshot, ask)
 	if f != nil {
 		if limited := a.Miss(c, in.Model, f); limited != f {
 			return Why{}, limited
@@ -85,6 +89,9 @@ func (a *API) explainModel(_ context.Context, c fleet.Caller, in ModelQuestion) 
 func explain(s *fleet.Snapshot, ask fleet.Query) (Why, *fault.Fault) {
 	d := fleet.Route(s, ask)
 	reason := reasonOf(d.Row, ask.Family)
+	if offered, ok := fleet.OtherFamily(s, ask); ok && d.Fault != nil && d.Fault.Code == fault.ModelNotFound {
+		reason.what = "the model " + ask.Family.Missing() + ": it serves " + offered.String() + " calls only"
+	}
 	w := Why{
 		Model: ask.Model, Family: ask.Family.String(), Verdict: d.Verdict.String(),
 		Row: reason.row, Reason: reason.what, Change: reason.fix, Machines: []WhyMachine{},

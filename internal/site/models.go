@@ -131,7 +131,10 @@ func causeNow(why api.Why) string {
 // remedies returns what the caller can do if a call would be refused. own are the
 // caller's machines.
 func remedies(why api.Why, own []api.Machine) (all []remedy) {
-	if why.Verdict == "try" {
+	switch {
+	case why.Verdict == "try" && why.Family != fleet.Chat.String():
+		return nil
+	case why.Verdict == "try":
 		return []remedy{{Text: "Chat with it", Href: "/try?" + url.Values{"model": {string(why.Model)}}.Encode()}}
 	}
 	for _, seen := range why.Machines {

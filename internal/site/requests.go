@@ -86,6 +86,7 @@ type requestData struct {
 	Line     []lineEvent
 	Key      string   // name of the key that was used; empty: not one of the member's
 	Remedies []remedy // according to the current state
+	Family   string   // of the call, if it is not chat
 }
 
 // lineEvent is one line of a call's time line.
@@ -101,6 +102,9 @@ func (s *Site) requestData(v *visit) (requestData, error) {
 		return requestData{}, err
 	}
 	data := requestData{CallTrace: trace, Cause: causeText(&trace), Line: timeLine(trace)}
+	if endpoint, ok := fleet.ParseEndpoint(trace.Endpoint); ok && endpoint.Family() != fleet.Chat {
+		data.Family = endpoint.Family().String()
+	}
 	if trace.KeyID != "" {
 		keys, err := call(s, v, api.ListKeys, api.None{})
 		if err != nil {
@@ -116,7 +120,7 @@ func (s *Site) requestData(v *visit) (requestData, error) {
 	data.Remedies = remediesOf(fault.Code(trace.Code))
 	if fleet.ModelID(trace.Model).Valid() {
 		// Without this result, the page has no remedies for the model.
-		if why, err := call(s, v, api.ExplainModel, api.ModelQuestion{Model: fleet.ModelID(trace.Model)}); err == nil {
+		if why, err := call(s, v, api.ExplainModel, api.ModelQuestion{Model: fleet.ModelID(trace.Model), Family: cmp.Or(data.Family, fleet.Chat.String())}); err == nil {
 			own, noMachines := call(s, v, api.ListMachines, api.None{})
 			models, noModels := call(s, v, api.ListModels, api.None{})
 			data.Remedies = append(remedies(why, own.Data), data.Remedies...)

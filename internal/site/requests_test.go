@@ -132,6 +132,32 @@ func TestStopIsNoRefusal(t *testing.T) {
 	browser.get("/usage.csv").want(t, 200, "caller,code,cancelled,1,0,")
 }
 
+// A call for embeddings to a model that only chats: both pages say that it has none, and
+// neither offers to chat. The page of a model that only has embeddings does not say that
+// no machine offers it.
+func TestModelOfAnotherFamily(t *testing.T) {
+	tn := newTown(t, nil)
+	ada, now := tn.as("ada"), time.Now()
+	check(t, tn.db.SaveTraces(t.Context(), []account.Trace{{
+		CallID: "req_1", MemberID: tn.members["ada"].ID, Started: now, Mine: true, Caller: "ada", Model: "tiny", Endpoint: "/v1/embeddings", Status: 404, Code: "model_not_found",
+		Message: "model \"tiny\" has no embeddings: it serves chat calls only, at /v1/chat/completions; name another model", Decisions: []account.Decision{{Verdict: "refuse", Row: 1}},
+	}}, now))
+	for path, want := range map[string]string{
+		"/requests/req_1":                       "has no embeddings: it serves chat calls only, at /v1/chat/completions",
+		"/models?model=tiny&family=embeddings":  "A call for embeddings would be refused",
+		"/models?model=tiny&family=embeddings#": "Because the model has no embeddings: it serves chat calls only.",
+	} {
+		page := ada.get(path).want(t, 200, want)
+		assert.Lacks(t, page.body, "Chat with it", path)
+		assert.Lacks(t, page.body, "machine that is online offers", path)
+	}
+	ada.get("/requests/req_1").want(t, 200, `href="/models?model=tiny&amp;family=embeddings"`)
+	tn.snapshot = tn.snapshot.WithMachine(&fleet.Machine{ID: "mch_v", Owner: fleet.MemberID(tn.members["ada"].ID), OwnerName: "ada", Name: "vec", Online: true, Slots: 1,
+		Offers: []fleet.Offer{{ID: "vectors", Families: fleet.Families(fleet.Embeddings), Slots: 1}}})
+	assert.Lacks(t, ada.get("/models?model=vectors").want(t, 200, "A call for embeddings would be served").body, "Chat with it")
+	ada.get("/models?model=vectors&family=chat").want(t, 200, "A call would be refused", "Because the model does not chat: it serves embeddings calls only.")
+}
+
 // The events of a call are in the order in which they happened, also those of one millisecond.
 func TestTimeLine(t *testing.T) {
 	trace := api.CallTrace{Trace: account.Trace{Mine: true, Stream: true, Status: 200, FirstMS: 500, TookMS: 500, Tries: []account.Attempt{
@@ -167,7 +193,7 @@ func TestChangeNamesPages(t *testing.T) {
 			t.Errorf("row %d: %q", row, change)
 		}
 	}
-	page := ada.get("/models?model=nothing").want(t, 200, `What would change that: The exact id, as <a href="/models">Models</a> lists it.`)
+	page := ada.get("/models?model=nothing").want(t, 200, `What would change that: The exact id of a model for such calls, as <a href="/models">Models</a> lists it.`)
 	assert.Lacks(t, page.body, "<code>kith", "the page of a model names a command")
 }
 
