@@ -6,6 +6,7 @@ import (
 	"errors"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/kith/kith/internal/account"
@@ -123,6 +124,21 @@ type UsageOfKey struct {
 	Key  string `json:"key"` // its id
 	Name string `json:"name"`
 	UsageSum
+}
+
+// SiteKey is the prefix of the key ids of callers who are signed in to the site. The
+// member's id follows. No API key has an id with this prefix.
+const SiteKey = "site of "
+
+// Title names the key to its member, without an id.
+func (k UsageOfKey) Title() string {
+	switch {
+	case k.Key == "":
+		return "a machine of yours"
+	case strings.HasPrefix(k.Key, SiteKey):
+		return "chat on this site"
+	}
+	return cmp.Or(k.Name, "(no name)")
 }
 
 // UsageOfCode is the number of calls that ended with a code.

@@ -226,13 +226,16 @@ func (s *Site) spent(v *visit, shares []api.Share, now time.Time) (all []concern
 		if share == nil || share.Limits.Load.Started(now) < *sh.Limits.PerDay {
 			continue
 		}
+		calls := api.Number(*sh.Limits.PerDay) + " calls"
+		if *sh.Limits.PerDay == 1 {
+			calls = "1 call"
+		}
 		if sh.Direction == "given" {
-			all = append(all, concern{fmt.Sprintf("%s has used up the %s calls that you allow a day.", sh.With,
-				api.Number(*sh.Limits.PerDay)), accessPath + "?member=" + url.QueryEscape(sh.With)})
+			all = append(all, concern{fmt.Sprintf("%s has used up the %s that you allow a day.", sh.With, calls), accessPath + "?member=" + url.QueryEscape(sh.With)})
 		} else {
 			all = append(all,
-				concern{fmt.Sprintf("You have used up the %s calls a day that %s allows you, until midnight UTC.",
-					api.Number(*sh.Limits.PerDay), sh.Owner), accessPath})
+				concern{fmt.Sprintf("You have used up the %s a day that %s allows you, until midnight UTC.",
+					calls, sh.Owner), accessPath})
 		}
 	}
 	return all

@@ -142,7 +142,6 @@ var templates = sync.OnceValue(func() map[string]*template.Template {
 			}
 			return links
 		},
-		"keytitle":  keyTitle,
 		"title":     api.Title,
 		"ending":    endWords,
 		"speed":     func(t account.Trace) float64 { return t.Speed() },

@@ -131,6 +131,21 @@ func next(page seen, from string) string {
 	return strings.ReplaceAll(from+rest, "&amp;", "&")
 }
 
+// A number of one is not followed by a plural.
+func TestOneIsNoPlural(t *testing.T) {
+	tn := newTown(t, nil)
+	ada, op := tn.as("ada"), tn.operator()
+	for query, want := range map[string]string{
+		"by=hour&days=1": "The last 24 hours, since", "by=hour&days=2": "The last 48 hours, since", "by=day&days=1": "The last day, since",
+		"by=week&days=1": "The last day, since", "by=day&days=14": "The last 14 days, since",
+	} {
+		ada.get("/usage?"+query).want(t, 200, want)
+		op.get("/operator/usage?"+query).want(t, 200, want)
+	}
+	ada.get("/models?q=nothing").want(t, 200, "Not your only model")
+	op.get("/operator/drain?node=a").want(t, 200, "Its machine and the calls that wait there", "The call that it serves ends")
+}
+
 // TestNoDataAfterAnError checks that a page whose data cannot be read shows the error and
 // no data.
 func TestNoDataAfterAnError(t *testing.T) {
