@@ -112,7 +112,7 @@ func explain(s *fleet.Snapshot, ask fleet.Query) (Why, *fault.Fault) {
 		if seen.Group != nil {
 			m.Group = seen.Group.Name
 		}
-		m.Limits = limitsInForce(seen.Limits)
+		m.Limits = LimitsInForce(seen.Limits)
 		if seen.Offer != nil {
 			m.FirstTokenMS, m.TokensPerSecond = measured(seen.Offer.Load.Speed(seen.Circle()))
 		}
@@ -128,9 +128,9 @@ func explain(s *fleet.Snapshot, ask fleet.Query) (Why, *fault.Fault) {
 	return w, d.Fault
 }
 
-// limitsInForce converts limits of package fleet for an answer; nil if they limit
+// LimitsInForce converts limits of package fleet for an answer; nil if they limit
 // nothing.
-func limitsInForce(l *fleet.Limits) *Limits {
+func LimitsInForce(l *fleet.Limits) *Limits {
 	if l == nil {
 		return nil
 	}
