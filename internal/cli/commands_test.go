@@ -495,7 +495,7 @@ func TestStatusWhileItsEngineStarts(t *testing.T) {
 	}
 }
 
-// A connected machine's status has the speeds that its hub measured, of that machine
+// A connected machine's status has the name and the speeds that its hub has, of that machine
 // only, read with the machine's own credential.
 func TestStatusShowsSpeeds(t *testing.T) {
 	hub, log := double(t, words(`{"data":[{"id":"mch_2","name":"attic","models":[{"id":"tiny","first_token_ms":9}]},`+
@@ -505,7 +505,7 @@ func TestStatusShowsSpeeds(t *testing.T) {
 	defer server.Close()
 	state := "acked"
 	handler := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		io.WriteString(w, `{"tunnel":{"signed_in":true,"state":"`+state+`"},"models":["tiny","new","slow","quick"],"engines":[]}`)
+		io.WriteString(w, `{"tunnel":{"signed_in":true,"machine":"mch_1","name":"vm","state":"`+state+`"},"models":["tiny","new","slow","quick"],"engines":[]}`)
 	})
 	dir := onSocket(t, "daemon.sock", handler)
 	t.Setenv("KITH_HOME", dir)
@@ -515,7 +515,7 @@ func TestStatusShowsSpeeds(t *testing.T) {
 	}
 	const shown = "\nspeed     tiny: about 0.4 s to first token, 48 tokens/s\n" +
 		"          slow: about 31 s to first token, 10 tokens/s\n          quick: about 20 ms to first token, 11,411 tokens/s\n"
-	if got := kith(t, "", "status"); !strings.Contains(got.out, shown) || got.err != "" {
+	if got := kith(t, "", "status"); !strings.Contains(got.out, shown) || !strings.Contains(got.out, "as machine desk: connected") || got.err != "" {
 		t.Errorf("got %+v", got)
 	}
 	const listed = `"speeds":[{"model":"tiny","first_token_ms":420,"tokens_per_second":48.3},{"model":"slow","first_token_ms":31400,"tokens_per_second":9.96},` +

@@ -62,7 +62,7 @@ func (a *app) showWhy(w api.Why, refused string) {
 	default:
 		a.say("%s would be refused now: %s (%d %s)\n", strong(string(w.Model)), strong(w.Code.Title()), w.Status, w.Code)
 	}
-	a.fact("why", "%s", because(w.Reason, w.Row))
+	a.fact("why", "%s", w.Reason)
 	a.fact("change", "%s", w.Change)
 	if refused != "" && (w.Verdict == "try" || w.Verdict == "wait") {
 		a.fact("here", "this machine does not send it: %s", refused)
@@ -84,10 +84,6 @@ func (a *app) showWhy(w api.Why, refused string) {
 		}
 		return []string{m.Machine, m.Owner, via, fleet.StateText(m.State), order}
 	}))
-}
-
-func because(reason string, row int) string {
-	return reason + faint(fmt.Sprintf(" (row %d)", row))
 }
 
 func (a *app) showTrace(s api.CallTrace) {
@@ -128,7 +124,7 @@ func (a *app) showTrace(s api.CallTrace) {
 		if in != "" {
 			in = " [" + in + "]"
 		}
-		a.fact(label, "after %s: %s: %s%s", millis(d.AfterMS), d.Verdict, because(d.Reason, d.Row), in)
+		a.fact(label, "after %s: %s: %s%s", millis(d.AfterMS), d.Verdict, d.Reason, in)
 		if d.Order != "" {
 			a.fact("order", "%s", d.Order)
 		}
