@@ -124,8 +124,8 @@ func (s *Site) requestData(v *visit) (requestData, error) {
 			own, noMachines := call(s, v, api.ListMachines, api.None{})
 			models, noModels := call(s, v, api.ListModels, api.None{})
 			data.Remedies = append(remedies(why, own.Data), data.Remedies...)
-			if fault.Code(trace.Code) == fault.ModelNotFound {
-				data.Near = nearby(models.Data, why.Model)
+			if fault.Code(trace.Code) == fault.ModelNotFound && len(why.Machines) == 0 {
+				data.Near = nearby(s.withOffline(models.Data, v.caller()), why.Model)
 			}
 			return data, cmp.Or(noMachines, noModels)
 		}

@@ -158,6 +158,28 @@ func TestModelOfAnotherFamily(t *testing.T) {
 	ada.get("/models?model=vectors&family=chat").want(t, 200, "A call would be refused", "Because the model does not chat: it serves embeddings calls only.")
 }
 
+// A model whose only machines are offline is among the models, and its exact id is not taken
+// for a mistake, neither on its page nor on that of a call. One out of reach is not there.
+func TestOfflineModelIsListed(t *testing.T) {
+	tn := newTown(t, nil)
+	machine := func(id, owner, model string) {
+		tn.snapshot = tn.snapshot.WithMachine(&fleet.Machine{ID: fleet.MachineID(id), Owner: fleet.MemberID(tn.members[owner].ID), OwnerName: owner, Name: id,
+			Offers: []fleet.Offer{{ID: fleet.ModelID(model), Families: fleet.Families(fleet.Chat), ContextLength: 4096}}})
+	}
+	machine("mch_1", "ada", "of-ado") // one letter from of-ada, which is online
+	machine("mch_2", "ada", "of-ado")
+	machine("mch_3", "eve", "secret")
+	ada, now := tn.as("ada"), time.Now()
+	page := ada.get("/models").want(t, 200, `<a href="/models?model=of-ado"><code>of-ado</code></a>`, `class="state bad">offline</span>`, ">2</span>", "4,096")
+	assert.Lacks(t, page.body, "secret", "a model out of reach is listed")
+	page = ada.get("/models?model=of-ado").want(t, 200, "Machine offline", "2 machines of yours are offline")
+	assert.Lacks(t, page.body, "Did you mean")
+	check(t, tn.db.SaveTraces(t.Context(), []account.Trace{{CallID: "req_1", MemberID: tn.members["ada"].ID, Started: now, Mine: true, Caller: "ada",
+		Model: "of-ado", Endpoint: "/v1/chat/completions", Status: 404, Code: "model_not_found"}}, now))
+	assert.Lacks(t, ada.get("/requests/req_1").want(t, 200, "Unknown model").body, "Did you mean")
+	ada.get("/models?model=of-adu").want(t, 200, "Did you mean", "of-ado", "of-ada")
+}
+
 // The events of a call are in the order in which they happened, also those of one millisecond.
 func TestTimeLine(t *testing.T) {
 	trace := api.CallTrace{Trace: account.Trace{Mine: true, Stream: true, Status: 200, FirstMS: 500, TookMS: 500, Tries: []account.Attempt{

@@ -142,7 +142,6 @@ func TestOneIsNoPlural(t *testing.T) {
 		ada.get("/usage?"+query).want(t, 200, want)
 		op.get("/operator/usage?"+query).want(t, 200, want)
 	}
-	ada.get("/models?q=nothing").want(t, 200, "Not your only model")
 	op.get("/operator/drain?node=a").want(t, 200, "Its machine and the calls that wait there", "The call that it serves ends")
 }
 
