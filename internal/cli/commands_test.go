@@ -486,6 +486,14 @@ func TestStatusOfARunningDaemon(t *testing.T) {
 }
 
 // TestStatusWhileItsEngineStarts: it says that instead of no engine and no model.
+// A model that an engine has and the daemon does not offer is counted, with the cause.
+func TestStatusCountsModelsLeftOut(t *testing.T) {
+	handler, _ := double(t, words(`{"models":["a"],"engines":[{"place":"http://h:1","kind":"ollama","name":"Ollama","models":256,"left_out":"744 models, because an engine can offer 256 at most; have it list fewer"}]}`))
+	t.Setenv("KITH_HOME", onSocket(t, "daemon.sock", handler))
+	got := kith(t, "", "status")
+	assert.Contains(t, got.out, "Ollama at http://h:1: 256 models\n          left out there: 744 models, because an engine can offer 256 at most; have it list fewer\n")
+}
+
 func TestStatusWhileItsEngineStarts(t *testing.T) {
 	handler, _ := double(t, words(`{"models":[],"engines":[{"place":"http://builtin","kind":"builtin","name":"kith","models":1,"why":"the built-in engine is starting"}]}`))
 	t.Setenv("KITH_HOME", onSocket(t, "daemon.sock", handler))

@@ -194,6 +194,9 @@ func (a *app) showEngines(engines []daemon.EngineStatus) {
 				others = "; " + count(found.Others, "call") + " of other programs"
 			}
 			a.fact(label, "%s: %s%s%s", enginePlace(found), count(found.Models, "model"), others, graphicsText(found.Graphics))
+			if found.LeftOut != "" {
+				a.fact("", "left out there: %s", found.LeftOut)
+			}
 		}
 		label = ""
 	}

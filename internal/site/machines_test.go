@@ -1,6 +1,7 @@
 package site
 
 import (
+	"fmt"
 	"regexp"
 	"strings"
 	"testing"
@@ -84,6 +85,21 @@ func TestMachineUse(t *testing.T) {
 	page := tn.as("ada").get("/machines/"+tn.machine.ID).want(t, 200, "<figcaption>2 calls; most at",
 		`<th scope="row">bob</th><td class="n">2</td><td class="n">3</td><td class="n">9 in, 3,702 out</td>`, `<th scope="row">you</th><td class="n">0</td><td class="n">1</td>`)
 	assert.Lacks(t, page.body, ">eve<", "a call of 40 days ago is among those of 30")
+}
+
+// The page of a machine with as many models as one can offer says that there may be more.
+func TestMostModels(t *testing.T) {
+	tn := newTown(t, nil)
+	machine := *tn.snapshot.Machine(fleet.MachineID(tn.machine.ID))
+	for _, n := range []int{255, 256} {
+		machine.Offers = nil
+		for i := range n {
+			machine.Offers = append(machine.Offers, fleet.Offer{ID: fleet.ModelID(fmt.Sprint("m", i)), Families: fleet.Families(fleet.Chat)})
+		}
+		tn.snapshot = tn.snapshot.WithMachine(new(machine))
+		page := tn.as("ada").get("/machines/"+tn.machine.ID).want(t, 200)
+		assert.Equal(t, strings.Contains(page.body, "A machine offers 256 models at most."), n == 256, n, "models")
+	}
 }
 
 // The end of a pause is one time in the reader's zone on each page, as an element that the
