@@ -271,7 +271,7 @@ type Usage struct {
 	Endpoint  string        `cbor:"10,keyasint,omitempty"` // its path
 	Stream    bool          `cbor:"11,keyasint,omitempty"`
 	Status    int           `cbor:"12,keyasint,omitempty"`
-	Code      string        `cbor:"13,keyasint,omitempty"` // empty: completely served; else Interrupted or a fault's code
+	Code      string        `cbor:"13,keyasint,omitempty"` // empty: completely served; else Interrupted, Cancelled or a fault's code
 	Waited    time.Duration `cbor:"14,keyasint,omitempty"` // time in the queue
 	FirstByte time.Duration `cbor:"15,keyasint,omitempty"` // from arrival to the first byte of the answer; 0: no answer
 	Duration  time.Duration `cbor:"16,keyasint,omitempty"`
@@ -287,6 +287,13 @@ type Usage struct {
 // How much of the answer the caller received is unknown: Status is 0 and the token counts
 // are unknown.
 const Interrupted = "interrupted"
+
+// Cancelled is the Code of a call whose caller left, or read too slowly, before its end.
+const Cancelled = "cancelled"
+
+// Unserved reports whether a call that ended with the code was refused or broken off. One
+// that its caller stopped was not.
+func Unserved(code string) bool { return code != "" && code != Cancelled }
 
 // TokensHow is the source of the token counts.
 type TokensHow string

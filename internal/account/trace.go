@@ -22,6 +22,9 @@ type Trace struct {
 	Status int    `json:"status,omitzero"`
 	Code   string `json:"code,omitempty"` // empty: completely served
 	TookMS int64  `json:"took_ms,omitzero"`
+	// Message is what the caller received as the cause; empty: none, or one that may quote
+	// the call. Only the caller sees it.
+	Message string `json:"message,omitempty"`
 	// WaitedMS is how long the call waited for a machine. For an owner it is the wait
 	// before the last of Tries.
 	WaitedMS int64 `json:"waited_ms,omitzero"`
@@ -75,7 +78,7 @@ type Attempt struct {
 	Owner   string `json:"owner"`
 	Via     string `json:"via"`
 	AfterMS int64  `json:"after_ms"` // since the call's arrival
-	TookMS  int64  `json:"took_ms"`  // until its outcome
+	TookMS  int64  `json:"took_ms"`  // until its outcome; if it answered, until the answer ended
 	Outcome string `json:"outcome"`  // a description
 	Prompt  bool   `json:"prompt"`   // the machine received some of the request's body
 }

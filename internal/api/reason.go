@@ -32,7 +32,7 @@ const getReach = "ask someone who runs it to share a machine with you (`kith sha
 var reasons = map[int]reason{
 	1: {
 		what: "no machine that is online offers a model of exactly this id",
-		fix:  "send the id byte for byte as `kith models --account` lists it; or " + getReach,
+		fix:  "send the id of a model for such calls, byte for byte as `kith models --account` lists it; or " + getReach,
 	},
 	2: {
 		what: "it could not be confirmed just now who shares with you, so nothing was tried",

@@ -54,7 +54,7 @@ type WhyMachine struct {
 // ModelQuestion is a question about calls for a model.
 type ModelQuestion struct {
 	Model  fleet.ModelID `json:"-" query:"model"`
-	Family string        `json:"-" query:"family"` // empty: chat
+	Family string        `json:"-" query:"family"` // empty: chat, or what the model is for if it does not chat
 }
 
 // explainModel explains how a call for the model would be routed now. A model out of
@@ -68,11 +68,15 @@ func (a *API) explainModel(_ context.Context, c fleet.Caller, in ModelQuestion) 
 	if !ok {
 		return Why{}, fault.New(fault.InvalidRequest, "family is chat, embeddings or audio").WithParam("family")
 	}
-	now := a.DB.Now()
-	why, f := explain(a.Snapshot(), fleet.Query{
+	snapshot := a.Snapshot()
+	ask := fleet.Query{
 		Caller: c.Member, Reach: c.Reach, Model: in.Model, Family: family,
-		Now: now, Unconfirmed: !a.Confirmed(time.Now()),
-	})
+		Now: a.DB.Now(), Unconfirmed: !a.Confirmed(time.Now()),
+	}
+	if other, ok := fleet.OtherFamily(snapshot, ask); ok && in.Family == "" {
+		ask.Family = other
+	}
+	why, f := explain(snapshot, ask)
 	if f != nil {
 		if limited := a.Miss(c, in.Model, f); limited != f {
 			return Why{}, limited
@@ -85,6 +89,9 @@ func (a *API) explainModel(_ context.Context, c fleet.Caller, in ModelQuestion) 
 func explain(s *fleet.Snapshot, ask fleet.Query) (Why, *fault.Fault) {
 	d := fleet.Route(s, ask)
 	reason := reasonOf(d.Row, ask.Family)
+	if offered, ok := fleet.OtherFamily(s, ask); ok && d.Fault != nil && d.Fault.Code == fault.ModelNotFound {
+		reason.what = "the model " + ask.Family.Missing() + ": it serves " + offered.String() + " calls only"
+	}
 	w := Why{
 		Model: ask.Model, Family: ask.Family.String(), Verdict: d.Verdict.String(),
 		Row: reason.row, Reason: reason.what, Change: reason.fix, Machines: []WhyMachine{},
@@ -105,7 +112,7 @@ func explain(s *fleet.Snapshot, ask fleet.Query) (Why, *fault.Fault) {
 		if seen.Group != nil {
 			m.Group = seen.Group.Name
 		}
-		m.Limits = limitsInForce(seen.Limits)
+		m.Limits = LimitsInForce(seen.Limits)
 		if seen.Offer != nil {
 			m.FirstTokenMS, m.TokensPerSecond = measured(seen.Offer.Load.Speed(seen.Circle()))
 		}
@@ -121,9 +128,9 @@ func explain(s *fleet.Snapshot, ask fleet.Query) (Why, *fault.Fault) {
 	return w, d.Fault
 }
 
-// limitsInForce converts limits of package fleet for an answer; nil if they limit
+// LimitsInForce converts limits of package fleet for an answer; nil if they limit
 // nothing.
-func limitsInForce(l *fleet.Limits) *Limits {
+func LimitsInForce(l *fleet.Limits) *Limits {
 	if l == nil {
 		return nil
 	}
@@ -188,8 +195,8 @@ func Title(code string) string {
 	switch code {
 	case account.Interrupted:
 		return "The hub stopped"
-	case "cancelled":
-		return "Cancelled by the caller"
+	case account.Cancelled:
+		return "Stopped by the caller"
 	}
 	return fault.Code(code).Title()
 }
@@ -201,7 +208,7 @@ func Meaning(code string) string {
 		return ""
 	case account.Interrupted:
 		return "The hub itself ended while the call ran: its caller may have heard all of the answer, some or none."
-	case "cancelled":
+	case account.Cancelled:
 		return "The caller left, or read too slowly, before the end."
 	}
 	return fault.Code(code).When()
@@ -229,7 +236,7 @@ type Page struct {
 // RequestFilter filters a list of calls. Empty fields match everything.
 type RequestFilter struct {
 	Before  string `json:"-" query:"before"`
-	Outcome string `json:"-" query:"outcome"` // "served", or "refused": not completely served
+	Outcome string `json:"-" query:"outcome"` // "served", "refused": refused or broken off, or "stopped": by its caller
 	Code    string `json:"-" query:"code"`
 	Model   string `json:"-" query:"model"`
 	Machine string `json:"-" query:"machine"` // name of a machine that was tried
@@ -254,9 +261,9 @@ func begins(text, param string) (time.Time, error) {
 // of the page.
 func (f *RequestFilter) read() (from time.Time, before string, err error) {
 	switch f.Outcome {
-	case "", "served", "refused":
+	case "", "served", "refused", "stopped":
 	default:
-		return from, "", fault.New(fault.InvalidRequest, "outcome is served or refused, not %.20q", f.Outcome).WithParam("outcome")
+		return from, "", fault.New(fault.InvalidRequest, "outcome is served, refused or stopped, not %.20q", f.Outcome).WithParam("outcome")
 	}
 	if f.From != "" {
 		if from, err = begins(f.From, "from"); err != nil {
@@ -279,7 +286,8 @@ func (f *RequestFilter) shows(t *account.Trace) bool {
 		return slices.ContainsFunc(t.Tries, func(a account.Attempt) bool { return strings.EqualFold(a.Machine, machine) })
 	}
 	switch {
-	case f.Outcome == "refused" && t.Code == "", f.Outcome == "served" && (t.Code != "" || t.Status == 0):
+	case f.Outcome == "refused" && !account.Unserved(t.Code), f.Outcome == "stopped" && t.Code != account.Cancelled:
+	case f.Outcome == "served" && (t.Code != "" || t.Status == 0):
 	case f.Code != "" && f.Code != t.Code, f.Model != "" && f.Model != t.Model, f.Key != "" && f.Key != t.KeyID, f.Machine != "" && !on(f.Machine):
 	default:
 		texts := []string{t.Model, t.Caller, t.Code, t.CallID}

@@ -155,6 +155,9 @@ func TestRequestFilter(t *testing.T) {
 		if i%5 == 0 {
 			tr.Status, tr.Code = 503, []string{"CAPACITY_FULL", "machine_offline"}[i%2]
 		}
+		if i%25 == 1 {
+			tr.Code = account.Cancelled
+		}
 		traces = append(traces, tr)
 	}
 	for i := range 1000 {
@@ -165,7 +168,8 @@ func TestRequestFilter(t *testing.T) {
 	for query, lets := range map[string]func(i int) bool{
 		"":                            func(int) bool { return true },
 		"code=CAPACITY_FULL":          func(i int) bool { return i%10 == 0 },
-		"outcome=served&model=large":  func(i int) bool { return i%5 != 0 && i%2 == 1 },
+		"outcome=served&model=large":  func(i int) bool { return i%5 != 0 && i%25 != 1 && i%2 == 1 },
+		"outcome=stopped":             func(i int) bool { return i%25 == 1 },
 		"outcome=refused&machine=BOX": func(i int) bool { return i%5 == 0 && (i%4 == 0 || i%4 == 3) },
 		"key=key_2":                   func(i int) bool { return i%3 == 1 },
 		"q=offline":                   func(i int) bool { return i%10 == 5 },

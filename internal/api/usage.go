@@ -6,6 +6,7 @@ import (
 	"errors"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/kith/kith/internal/account"
@@ -53,7 +54,7 @@ type UsageSide struct {
 // UsageSum is a sum over calls.
 type UsageSum struct {
 	Calls   int64 `json:"calls"`
-	Refused int64 `json:"refused"` // refused or interrupted: not completely served
+	Refused int64 `json:"refused"` // refused or broken off; a call that its caller stopped is not among them
 	// Others is how many of these calls involved another member: calls on another member's
 	// machine, or another member's calls on one's own.
 	Others    int64 `json:"others"`
@@ -70,7 +71,7 @@ type UsageSum struct {
 // sumOf returns the sum for one UsageDay.
 func sumOf(d account.UsageDay) UsageSum {
 	sum := UsageSum{Calls: d.Calls, WaitedMS: d.Waited.Milliseconds(), TokensIn: d.TokensIn, TokensOut: d.TokensOut}
-	if d.Code != "" {
+	if account.Unserved(d.Code) {
 		sum.Refused = d.Calls
 	}
 	if d.OwnerID != "" && d.OwnerID != d.MemberID {
@@ -123,6 +124,21 @@ type UsageOfKey struct {
 	Key  string `json:"key"` // its id
 	Name string `json:"name"`
 	UsageSum
+}
+
+// SiteKey is the prefix of the key ids of callers who are signed in to the site. The
+// member's id follows. No API key has an id with this prefix.
+const SiteKey = "site of "
+
+// Title names the key to its member, without an id.
+func (k UsageOfKey) Title() string {
+	switch {
+	case k.Key == "":
+		return "a machine of yours"
+	case strings.HasPrefix(k.Key, SiteKey):
+		return "chat on this site"
+	}
+	return cmp.Or(k.Name, "(no name)")
 }
 
 // UsageOfCode is the number of calls that ended with a code.

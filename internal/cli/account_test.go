@@ -70,6 +70,10 @@ func TestAccountCommands(t *testing.T) {
 			"GET /api/why/req_01234567-89ab-7cde-8f01-23456789abcd ", "bob asked  of m\n" +
 				"end       Machine offline (200 machine_offline) after 9s\nwaited    7s\n\nMACHINE   OWNER   THROUGH   AFTER   TOOK   GOT-PROMPT   OUTCOME\n" +
 				"shy       ann     shared    0s      1ms    no           did not take it: busy\nbox       ann     shared    7s      2s     yes          began to answer and did not finish: machine_offline"},
+		{[]string{"why", "req_01234567-89ab-7cde-8f01-23456789abcd"}, `{"mine":true,"model":"m","status":404,"code":"model_not_found","decisions":[{"verdict":"refuse","row":1,"reason":"none offers it","change":"another id"}]}`,
+			"GET /api/why/req_01234567-89ab-7cde-8f01-23456789abcd ", "\ndecided   after 0s: refuse: none offers it\nchange    another id\n"},
+		{[]string{"why", "tiny"}, `{"model":"tiny","verdict":"refuse","row":1,"code":"model_not_found","status":404,"reason":"none offers it","change":"another id"}`,
+			"GET /api/why?family=chat&model=tiny ", "\nwhy       none offers it\nchange    another id\n"},
 	} {
 		t.Run(strings.Join(test.args, " "), func(t *testing.T) {
 			handler, log := double(t, words(test.answer))

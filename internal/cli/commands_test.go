@@ -486,6 +486,14 @@ func TestStatusOfARunningDaemon(t *testing.T) {
 }
 
 // TestStatusWhileItsEngineStarts: it says that instead of no engine and no model.
+// A model that an engine has and the daemon does not offer is counted, with the cause.
+func TestStatusCountsModelsLeftOut(t *testing.T) {
+	handler, _ := double(t, words(`{"models":["a"],"engines":[{"place":"http://h:1","kind":"ollama","name":"Ollama","models":256,"left_out":"744 models, because an engine can offer 256 at most; have it list fewer"}]}`))
+	t.Setenv("KITH_HOME", onSocket(t, "daemon.sock", handler))
+	got := kith(t, "", "status")
+	assert.Contains(t, got.out, "Ollama at http://h:1: 256 models\n          left out there: 744 models, because an engine can offer 256 at most; have it list fewer\n")
+}
+
 func TestStatusWhileItsEngineStarts(t *testing.T) {
 	handler, _ := double(t, words(`{"models":[],"engines":[{"place":"http://builtin","kind":"builtin","name":"kith","models":1,"why":"the built-in engine is starting"}]}`))
 	t.Setenv("KITH_HOME", onSocket(t, "daemon.sock", handler))
@@ -495,7 +503,7 @@ func TestStatusWhileItsEngineStarts(t *testing.T) {
 	}
 }
 
-// A connected machine's status has the speeds that its hub measured, of that machine
+// A connected machine's status has the name and the speeds that its hub has, of that machine
 // only, read with the machine's own credential.
 func TestStatusShowsSpeeds(t *testing.T) {
 	hub, log := double(t, words(`{"data":[{"id":"mch_2","name":"attic","models":[{"id":"tiny","first_token_ms":9}]},`+
@@ -505,7 +513,7 @@ func TestStatusShowsSpeeds(t *testing.T) {
 	defer server.Close()
 	state := "acked"
 	handler := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		io.WriteString(w, `{"tunnel":{"signed_in":true,"state":"`+state+`"},"models":["tiny","new","slow","quick"],"engines":[]}`)
+		io.WriteString(w, `{"tunnel":{"signed_in":true,"machine":"mch_1","name":"vm","state":"`+state+`"},"models":["tiny","new","slow","quick"],"engines":[]}`)
 	})
 	dir := onSocket(t, "daemon.sock", handler)
 	t.Setenv("KITH_HOME", dir)
@@ -515,7 +523,7 @@ func TestStatusShowsSpeeds(t *testing.T) {
 	}
 	const shown = "\nspeed     tiny: about 0.4 s to first token, 48 tokens/s\n" +
 		"          slow: about 31 s to first token, 10 tokens/s\n          quick: about 20 ms to first token, 11,411 tokens/s\n"
-	if got := kith(t, "", "status"); !strings.Contains(got.out, shown) || got.err != "" {
+	if got := kith(t, "", "status"); !strings.Contains(got.out, shown) || !strings.Contains(got.out, "as machine desk: connected") || got.err != "" {
 		t.Errorf("got %+v", got)
 	}
 	const listed = `"speeds":[{"model":"tiny","first_token_ms":420,"tokens_per_second":48.3},{"model":"slow","first_token_ms":31400,"tokens_per_second":9.96},` +

@@ -75,7 +75,10 @@ func (a *app) status() *cobra.Command {
 		if !running {
 			return a.showSaved(config, now)
 		}
-		status := runningStatus{true, now, a.speeds(ctx, now.Tunnel)}
+		status := runningStatus{Running: true, Status: now}
+		if machine := a.atHub(ctx, now.Tunnel); machine != nil {
+			status.Tunnel.Name, status.Speeds = machine.Name, speeds(machine)
+		}
 		return a.print(status, func() { a.showStatus(status) })
 	})
 }
@@ -194,6 +197,9 @@ func (a *app) showEngines(engines []daemon.EngineStatus) {
 				others = "; " + count(found.Others, "call") + " of other programs"
 			}
 			a.fact(label, "%s: %s%s%s", enginePlace(found), count(found.Models, "model"), others, graphicsText(found.Graphics))
+			if found.LeftOut != "" {
+				a.fact("", "left out there: %s", found.LeftOut)
+			}
 		}
 		label = ""
 	}
@@ -271,13 +277,13 @@ type modelSpeed struct {
 	TokensPerSecond float64       `json:"tokens_per_second,omitzero"`
 }
 
-// speedsWithin limits how long the hub may take to report the speeds, because the status
-// does not require them.
-const speedsWithin = 3 * time.Second
+// atHubWithin limits how long the hub may take to describe the machine, because the status
+// does not require it.
+const atHubWithin = 3 * time.Second
 
-// speeds returns the hub's measurements of this machine's models. It returns none if the
-// machine is not connected or the hub does not report them.
-func (a *app) speeds(ctx context.Context, line daemon.TunnelStatus) (speeds []modelSpeed) {
+// atHub returns this machine as the hub knows it. It returns nil if the machine is not
+// connected or the hub does not answer.
+func (a *app) atHub(ctx context.Context, line daemon.TunnelStatus) *api.Machine {
 	if line.State != tunnelUp {
 		return nil
 	}
@@ -285,20 +291,25 @@ func (a *app) speeds(ctx context.Context, line daemon.TunnelStatus) (speeds []mo
 	if err != nil {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, speedsWithin)
+	ctx, cancel := context.WithTimeout(ctx, atHubWithin)
 	defer cancel()
 	machines, _, err := fetch(ctx, toHub(saved.Hub, saved.Secret), "read the speeds", api.ListMachines.With(api.None{}))
 	if err != nil {
 		return nil
 	}
-	for _, machine := range machines.Data {
-		if machine.ID != saved.Machine {
-			continue
+	for i := range machines.Data {
+		if machines.Data[i].ID == saved.Machine {
+			return &machines.Data[i]
 		}
-		for _, m := range machine.Models {
-			if m.FirstTokenMS > 0 || m.TokensPerSecond > 0 {
-				speeds = append(speeds, modelSpeed{m.ID, m.FirstTokenMS, m.TokensPerSecond})
-			}
+	}
+	return nil
+}
+
+// speeds returns the hub's measurements of a machine's models.
+func speeds(machine *api.Machine) (speeds []modelSpeed) {
+	for _, m := range machine.Models {
+		if m.FirstTokenMS > 0 || m.TokensPerSecond > 0 {
+			speeds = append(speeds, modelSpeed{m.ID, m.FirstTokenMS, m.TokensPerSecond})
 		}
 	}
 	return speeds

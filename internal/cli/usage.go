@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -95,12 +94,12 @@ func (a *app) showUsage(title string, page api.UsagePage, side api.UsageSide) {
 	a.table("MODEL"+columns, convert(side.Models, func(m api.UsageOfModel) []string { return row(m.Model, m.UsageSum) }))
 	a.tableIfAny("MACHINE"+columns, convert(side.Machines, func(m api.UsageOfMachine) []string {
 		if m.Name == "" {
-			return row(m.Machine, m.UsageSum)
+			return row("(gone)", m.UsageSum)
 		}
 		return row(m.Owner+"/"+m.Name, m.UsageSum)
 	}))
 	a.tableIfAny("KEY"+columns, convert(side.Keys, func(k api.UsageOfKey) []string {
-		return row(cmp.Or(k.Name, k.Key, "a machine of yours"), k.UsageSum)
+		return row(k.Title(), k.UsageSum)
 	}))
 	a.tableIfAny("REASON CODE CALLS", convert(side.Codes, func(c api.UsageOfCode) []string {
 		return []string{api.Title(c.Code), c.Code, short(c.Calls)}

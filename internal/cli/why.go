@@ -107,7 +107,7 @@ func (a *app) showWhy(w api.Why, refused string) {
 		a.say("%s would be refused now: %s (%d %s)\n", strong(string(w.Model)), strong(w.Code.Title()), w.Status, w.Code)
 	}
 	if !notSent {
-		a.fact("why", "%s", because(w.Reason, w.Row))
+		a.fact("why", "%s", w.Reason)
 		a.fact("change", "%s", w.Change)
 	}
 	if len(w.Machines) == 0 {
@@ -127,10 +127,6 @@ func (a *app) showWhy(w api.Why, refused string) {
 		}
 		return []string{m.Machine, m.Owner, via, fleet.StateText(m.State), order}
 	}))
-}
-
-func because(reason string, row int) string {
-	return reason + faint(fmt.Sprintf(" (row %d)", row))
 }
 
 // showTrace prints what the hub knows of a call, and how it was sealed if this machine's
@@ -154,6 +150,9 @@ func (a *app) showTrace(s api.CallTrace, here *daemon.CallHere) {
 	default:
 		a.fact("end", "%s (%d %s) after %s", strong(api.Title(s.Code)), s.Status, s.Code, millis(s.TookMS))
 	}
+	if s.Message != "" {
+		a.fact("why", "%s", s.Message)
+	}
 	switch {
 	case s.Sealed:
 		a.fact("sealed", "yes: the hub could not read it")
@@ -176,7 +175,7 @@ func (a *app) showTrace(s api.CallTrace, here *daemon.CallHere) {
 		if in != "" {
 			in = " [" + in + "]"
 		}
-		a.fact(label, "after %s: %s: %s%s", millis(d.AfterMS), d.Verdict, because(d.Reason, d.Row), in)
+		a.fact(label, "after %s: %s: %s%s", millis(d.AfterMS), d.Verdict, d.Reason, in)
 		if d.Order != "" {
 			a.fact("order", "%s", d.Order)
 		}

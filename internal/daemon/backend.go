@@ -198,7 +198,7 @@ func (d *Daemon) noBackend(call *gateway.Call) *fault.Fault {
 	for _, e := range d.offers.forOwner() {
 		for _, m := range e.Models() {
 			if m.ID == call.Model && len(m.Endpoints) > 0 && m.Endpoints[0].Family() != call.Endpoint.Family() {
-				return fleet.OtherCalls(m.ID, m.Endpoints[0])
+				return fleet.OtherCalls(m.ID, call.Endpoint.Family(), m.Endpoints[0])
 			}
 		}
 	}

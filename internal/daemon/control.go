@@ -57,8 +57,8 @@ type TunnelStatus struct {
 	SignedIn bool      `json:"signed_in"`
 	Hub      string    `json:"hub,omitempty"`
 	Machine  string    `json:"machine,omitempty"`
-	Name     string    `json:"name,omitempty"`
-	State    string    `json:"state"` // tunnel.Phase or one of TunnelOff, …
+	Name     string    `json:"name,omitempty"` // as the hub calls it; set by `kith status`, which asks the hub
+	State    string    `json:"state"`          // tunnel.Phase or one of TunnelOff, …
 	Since    time.Time `json:"since"`
 	// Node is the hub node of the last tunnel, if the hub names its nodes.
 	Node string `json:"node,omitempty"`

@@ -62,7 +62,7 @@ func (d *Daemon) runTunnel(ctx context.Context) {
 		})
 	}
 	d.setTunnel(func(t *TunnelStatus) {
-		*t = TunnelStatus{SignedIn: true, Hub: c.Hub, Machine: c.Machine, Name: d.config.Name, State: TunnelUnshared}
+		*t = TunnelStatus{SignedIn: true, Hub: c.Hub, Machine: c.Machine, State: TunnelUnshared}
 	})
 	if d.policy.Load().unshared {
 		return

@@ -156,7 +156,7 @@ func tracesOf(call *gateway.Call, out gateway.Outcome) []account.Trace {
 	}
 	mine := owners
 	mine.MemberID, mine.Mine = string(call.Caller.Member), true
-	mine.Status, mine.Code = out.Status, out.Code
+	mine.Status, mine.Code, mine.Message = out.Status, out.Code, out.Message
 	mine.WaitedMS, mine.TookMS = trace.Waited.Milliseconds(), out.Duration.Milliseconds()
 	mine.KeyID, mine.TokensIn, mine.TokensOut = call.Caller.KeyID, out.TokensIn, out.TokensOut
 	if call.Stream && out.Frames > 0 {
@@ -173,6 +173,9 @@ func tracesOf(call *gateway.Call, out gateway.Outcome) []account.Trace {
 		shown := account.Attempt{
 			Machine: try.Machine.Name, Owner: try.Machine.OwnerName, Via: try.Class.String(),
 			AfterMS: try.After.Milliseconds(), TookMS: try.Took.Milliseconds(), Outcome: try.Outcome, Prompt: try.Prompt,
+		}
+		if try.Began && call.Stream { // its attempt was recorded when the answer began
+			shown.TookMS = max(shown.TookMS, mine.TookMS-shown.AfterMS)
 		}
 		switch {
 		case try.Began && out.Code != "":

@@ -79,12 +79,25 @@ func TestTracesOf(t *testing.T) {
 	if dan.KeyID != "" || dan.FirstMS != 0 || dan.TokensIn != 0 || dan.TokensOut != 0 {
 		t.Errorf("the owner whose machine did not sees of the answer %+v", dan)
 	}
+	for _, of := range []account.Trace{bob, ann} { // a streamed attempt ends with its answer, and not with the answer's beginning
+		last := of.Tries[len(of.Tries)-1]
+		assert.Equal(t, last.AfterMS+last.TookMS, bob.TookMS, "end of the attempt that answered", of.MemberID)
+		assert.Equal(t, of.Tries[0].TookMS, 1, "duration of an attempt that did not answer", of.MemberID)
+	}
+	call.Stream = false
+	for _, of := range tracesOf(call, gateway.Outcome{Status: 200, Duration: 3 * time.Second}) { // read to its end before it is sent on
+		assert.Equal(t, of.Tries[len(of.Tries)-1].TookMS, 1, "duration of an attempt that is not streamed", of.MemberID)
+	}
+	call.Stream = true
 	assert.Equal(t, bob.Decisions[1].Row, 1, "row", "of an embeddings call reveals what is out of reach")
 	if ann.Mine || ann.WaitedMS != 60_000 || ann.Decisions != nil || ann.Status != 200 || ann.TookMS != 2000 || ann.Tries[0].Machine != "a1" {
 		t.Errorf("the owner whose machine served it sees %+v", ann)
 	}
 	if dan.Status != 0 || dan.Code != "" || dan.TookMS != 0 || dan.WaitedMS != 40_000 || dan.Tries[0].Outcome != "z" || dan.Tries[0].Prompt {
 		t.Errorf("the owner whose machine did not sees %+v", dan)
+	}
+	for _, of := range tracesOf(call, gateway.Outcome{Status: 200, Code: "engine_timeout", Message: "no answer for 2m0s"}) {
+		assert.Equal(t, of.Message != "", of.Mine, "the cause that its caller received, seen by", of.MemberID)
 	}
 	for code, want := range map[string]string{
 		"": "answered", "machine_offline": "began to answer and did not finish: machine_offline", gateway.Cancelled: "began to answer; the caller left",
@@ -97,6 +110,7 @@ func TestTracesOf(t *testing.T) {
 		}
 	}
 
+	assert.Equal(t, account.Cancelled, gateway.Cancelled, "the code of a call whose caller left")
 	for _, s := range tracesOf(call, gateway.Outcome{Status: 200, TokensIn: 515, Truncated: true}) {
 		last, cut := s.Tries[len(s.Tries)-1].Outcome, "answered; its engine read only a part of the conversation (prompt_tokens=515)"
 		if (last == cut) != (s.MemberID != "mem_dan") || s.Tries[0].Outcome == cut {

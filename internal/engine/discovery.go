@@ -37,14 +37,15 @@ type Config struct {
 
 // Finding is the result for one address: an engine, or why there is none.
 type Finding struct {
-	Place      string `json:"place"`           // without /v1
-	Configured bool   `json:"configured"`      // by the owner, not just a usual port
-	Kind       string `json:"kind,omitempty"`  // of the engine, or ""
-	Name       string `json:"name,omitempty"`  // of the engine, or ""
-	Model      string `json:"model,omitempty"` // the model that cannot be served, for an engine that kith runs
-	Models     int    `json:"models"`          // number of offered models
-	Others     int    `json:"others,omitzero"` // running calls of other programs, if the engine reports them
-	Why        string `json:"why,omitempty"`   // why no engine can be used, or ""
+	Place      string `json:"place"`              // without /v1
+	Configured bool   `json:"configured"`         // by the owner, not just a usual port
+	Kind       string `json:"kind,omitempty"`     // of the engine, or ""
+	Name       string `json:"name,omitempty"`     // of the engine, or ""
+	Model      string `json:"model,omitempty"`    // the model that cannot be served, for an engine that kith runs
+	Models     int    `json:"models"`             // number of offered models
+	LeftOut    string `json:"left_out,omitempty"` // how many models are not offered, and why, or ""
+	Others     int    `json:"others,omitzero"`    // running calls of other programs, if the engine reports them
+	Why        string `json:"why,omitempty"`      // why no engine can be used, or ""
 	// Graphics is what the built-in engine computes with.
 	Graphics *Graphics `json:"graphics,omitempty"`
 }
@@ -267,7 +268,7 @@ func (f *Finder) probe(ctx context.Context, a *address, thorough bool) {
 		a.finding.Kind, a.finding.Name = k.id, k.name
 	}
 	listed := len(models)
-	models = usable(models)
+	models, a.finding.LeftOut = usable(models)
 	for i := range models {
 		if models[i].Slots == 0 {
 			models[i].Slots = max(cmp.Or(f.slots, k.slots), 1)
@@ -284,7 +285,7 @@ func (f *Finder) probe(ctx context.Context, a *address, thorough bool) {
 		a.finding.Others = a.load.update(p, k)
 		a.answeredAt, a.goneAt = time.Now(), time.Time{}
 	}
-	f.update(a, k, models, listed-len(models))
+	f.update(a, k, models)
 }
 
 // busy reports whether an engine that does not respond is busy: one of our calls is
@@ -305,9 +306,9 @@ func (f *Finder) busy(a *address, p *probe) bool {
 	return true
 }
 
-// update sets the engine of a to the result of a probe. omitted is the number of models
-// that are not offered. If nothing changed, it keeps the same Engine.
-func (f *Finder) update(a *address, k *kind, models []Model, omitted int) {
+// update sets the engine of a to the result of a probe. If nothing changed, it keeps the
+// same Engine.
+func (f *Finder) update(a *address, k *kind, models []Model) {
 	if a.finding.Why != "" {
 		if a.engine != nil {
 			f.log.Info("engine gone", "engine", a.engine.name, "place", a.base, "why", a.finding.Why)
@@ -322,8 +323,8 @@ func (f *Finder) update(a *address, k *kind, models []Model, omitted int) {
 	}
 	a.engine = &Engine{kind: k, name: k.name, base: a.base + k.prefix, rt: f.rt, models: models, load: a.load}
 	f.log.Info("engine found", "engine", k.name, "place", a.base, "models", len(models))
-	if omitted > 0 {
-		f.log.Warn("models left out", "engine", k.name, "place", a.base, "models", omitted, "why", idRule)
+	if a.finding.LeftOut != "" {
+		f.log.Warn("models left out", "engine", k.name, "place", a.base, "why", a.finding.LeftOut)
 	}
 }
 
@@ -332,16 +333,28 @@ func (f *Finder) update(a *address, k *kind, models []Model, omitted int) {
 const idRule = "an id is 1 to 256 printable bytes without a space at either end, and each is offered once; rename the others there"
 
 // usable returns the models that can be advertised: those with valid ids, without
-// duplicates, at most maxModels.
-func usable(models []Model) []Model {
-	var out []Model
+// duplicates, at most maxModels. leftOut describes the others, or is "".
+func usable(models []Model) (out []Model, leftOut string) {
+	ids, more := 0, 0
 	for _, m := range models {
 		again := slices.ContainsFunc(out, func(o Model) bool { return o.ID == m.ID })
-		if m.ID.Valid() && !again && len(out) < maxModels {
+		switch {
+		case !m.ID.Valid() || again:
+			ids++
+		case len(out) == maxModels:
+			more++
+		default:
 			out = append(out, m)
 		}
 	}
-	return out
+	var why []string
+	if more > 0 {
+		why = append(why, fmt.Sprintf("%d models, because an engine can offer %d at most; have it list fewer", more, maxModels))
+	}
+	if ids > 0 {
+		why = append(why, fmt.Sprintf("%d models by their ids: %s", ids, idRule))
+	}
+	return out, strings.Join(why, "; and ")
 }
 
 // locked returns the value at v, which is guarded by mu.

@@ -188,7 +188,8 @@ func (u *Upstream) offer(ids []fleet.ModelID) {
 		m.Endpoints = slices.DeleteFunc(slices.Clone(m.Endpoints), func(e fleet.Endpoint) bool { return !slices.Contains(shareable, e) })
 		shared = append(shared, m)
 	}
-	models, shared = usable(models), usable(shared)
+	models, leftOut := usable(models)
+	shared, _ = usable(shared)
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	if u.engine != nil && slices.EqualFunc(u.engine.models, models, sameModel) {
@@ -202,6 +203,7 @@ func (u *Upstream) offer(ids []fleet.ModelID) {
 		u.shared = &offered
 	}
 	u.finding = u.found(len(models), "")
+	u.finding.LeftOut = leftOut
 	if len(models) == 0 {
 		u.engine, u.shared, u.finding = nil, nil, u.found(0, "it lists no model whose id can be offered: "+idRule)
 	}

@@ -71,6 +71,17 @@ func (c Code) Known() bool {
 	return ok
 }
 
+// Quotes reports whether a message of the code may quote the request, or what an engine
+// said about it. Such a message is the caller's alone: it is neither logged nor kept.
+func (c Code) Quotes() bool {
+	switch c {
+	case ModelNotFound, NotInCircle, CascadeExhausted, CapacityFull, MachineOffline, OutsideSharingHours,
+		ContextLengthExceeded, EngineTimeout, PreviousResponseNotFound, RateLimitExceeded, RequestTooLarge, StaleSeal:
+		return false // made of the model's id, states and numbers
+	}
+	return true
+}
+
 // Fault is one failure as the caller sees it. Create it with New. A Fault is immutable:
 // the With methods return copies.
 type Fault struct {

@@ -64,6 +64,11 @@ var familyNames = [families]string{"chat", "embeddings", "audio"}
 // String returns the name of the family in the protocol.
 func (f Family) String() string { return familyNames[f] }
 
+// Missing describes a model that does not serve the family, such as "has no embeddings".
+func (f Family) Missing() string {
+	return [families]string{"does not chat", "has no embeddings", "does not transcribe"}[f]
+}
+
 // ParseFamily parses the name of a family in the protocol. Readers ignore unknown names.
 func ParseFamily(word string) (Family, bool) {
 	for i, name := range familyNames {

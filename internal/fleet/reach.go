@@ -61,6 +61,15 @@ func (a *Access) next(g *groupIndex, m *Machine) *groupIndex {
 	return a.snapshot.common(a.me.groups[at+1:], a.owner.groups, m)
 }
 
+// Groups yields the common groups that give the caller the machine; none unless
+// Class is Grouped.
+func (a Access) Groups(m *Machine) iter.Seq[*Group] {
+	return func(yield func(*Group) bool) {
+		for g := a.group; g != nil && yield(g.Group); g = a.next(g, m) {
+		}
+	}
+}
+
 // Candidate is a machine that a call may be sent to, and why it may.
 type Candidate struct {
 	Machine  *Machine
@@ -335,10 +344,9 @@ func (s *Snapshot) AccessPaths(caller MemberID, m *Machine, model ModelID) (shar
 		}
 		return shares, nil
 	}
-	a := w.access(m)
-	for g := a.group; g != nil; g = a.next(g, m) {
+	for g := range w.access(m).Groups(m) {
 		if g.Limits[m.Owner].covers(model) {
-			groups = append(groups, g.Group)
+			groups = append(groups, g)
 		}
 	}
 	return nil, groups

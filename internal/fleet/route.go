@@ -96,24 +96,40 @@ func route(s *Snapshot, q Query) Decision {
 	return d
 }
 
-// otherCalls returns f unless a reachable machine offers the model for other endpoints.
-// Then it returns a fault that names them: the model id is right but the path is wrong.
+// otherCalls returns f unless a reachable machine offers the model for another family.
+// Then it returns a fault that names both: the model id is right but the path is wrong.
 func otherCalls(s *Snapshot, q Query, f *fault.Fault) *fault.Fault {
-	asked := q.Family
-	for family, e := range [...]Endpoint{Chat: ChatCompletions, Embeddings: EmbeddingsEndpoint, Audio: Transcriptions} {
-		if q.Family = Family(family); q.Family == asked {
-			continue
-		}
-		for range Reachable(s, q) {
-			return OtherCalls(q.Model, e)
-		}
+	if offered, ok := OtherFamily(s, q); ok {
+		return OtherCalls(q.Model, q.Family, usualEndpoint[offered])
 	}
 	return f
 }
 
-// OtherCalls returns the fault for a call to a model that is only served at endpoint e.
-func OtherCalls(model ModelID, e Endpoint) *fault.Fault {
-	return fault.New(fault.ModelNotFound, "model %q is served for %s calls only; send it to %s", string(model), e.Family(), e.Path()).WithParam("model")
+// usualEndpoint is the endpoint to name for each family.
+var usualEndpoint = [families]Endpoint{Chat: ChatCompletions, Embeddings: EmbeddingsEndpoint, Audio: Transcriptions}
+
+// OtherFamily returns the family that reachable machines offer the model for, if none
+// offers it for that of the query.
+func OtherFamily(s *Snapshot, q Query) (Family, bool) {
+	asked := q.Family
+	found, ok := asked, false
+	for q.Family = range families {
+		for range Reachable(s, q) {
+			if q.Family == asked {
+				return asked, false
+			}
+			found, ok = q.Family, true
+			break
+		}
+	}
+	return found, ok
+}
+
+// OtherCalls returns the fault for a call of the family asked to a model that is only
+// served at endpoint e.
+func OtherCalls(model ModelID, asked Family, e Endpoint) *fault.Fault {
+	return fault.New(fault.ModelNotFound, "model %q %s: it serves %s calls only, at %s; name another model",
+		string(model), asked.Missing(), e.Family(), e.Path())
 }
 
 // row is one row of spec/routing.md#the-twelve-rows.

@@ -656,12 +656,29 @@ func TestNoSpeech(t *testing.T) {
 // A model that a reachable machine offers for other calls: the message names the path,
 // and not the id, which was right. A machine out of reach changes nothing.
 func TestOtherCallsAreNamed(t *testing.T) {
-	vectors := []Offer{{ID: "x", Families: Families(Embeddings)}}
-	s := NewSnapshot().WithMachine(&Machine{ID: "a", Owner: "me", Online: true, Slots: 1, Offers: vectors})
-	for caller, want := range map[MemberID]string{"me": "embeddings calls only; send it to /v1/embeddings", "you": "send the id exactly as GET /v1/models lists it"} {
-		d := Route(s, Query{Caller: caller, Model: "x", Now: noon})
-		if d.Fault == nil || d.Fault.Code != "model_not_found" || !strings.Contains(d.Fault.Message, want) {
-			t.Errorf("%s: %v", caller, d.Fault)
+	s := NewSnapshot().WithMachine(&Machine{ID: "a", Owner: "me", Online: true, Slots: 1, Offers: []Offer{
+		{ID: "x", Families: Families(Embeddings)}, {ID: "y", Families: Families(Chat)}, {ID: "z", Families: Families(Chat, Embeddings)},
+		{ID: "s", Families: Families(Audio)}, // so that a missing speech model is one of many
+	}})
+	for _, c := range []struct {
+		caller MemberID
+		model  ModelID
+		asked  Family
+		want   string
+	}{
+		{"me", "x", Chat, `model "x" does not chat: it serves embeddings calls only, at /v1/embeddings; name another model`},
+		{"me", "y", Embeddings, `model "y" has no embeddings: it serves chat calls only, at /v1/chat/completions; name another model`},
+		{"me", "y", Audio, `model "y" does not transcribe: it serves chat calls only, at /v1/chat/completions; name another model`},
+		{"me", "z", Embeddings, ""},
+		{"you", "x", Chat, "send the id exactly as GET /v1/models lists it"},
+		{"you", "y", Embeddings, "send the id exactly as GET /v1/models lists it"},
+	} {
+		d := Route(s, Query{Caller: c.caller, Model: c.model, Family: c.asked, Now: noon})
+		if c.want == "" {
+			assert.Equal(t, d.Verdict, Try, c.model)
+			continue
 		}
+		assert.Require(t, d.Fault != nil, c.caller, c.model, c.asked, d.Verdict)
+		assert.Contains(t, d.Fault.Message, c.want, c.caller, c.model, c.asked)
 	}
 }

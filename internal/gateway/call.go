@@ -177,7 +177,7 @@ type Attempt struct {
 	Class   fleet.Class
 	Circle  fleet.Circle  // of the caller
 	After   time.Duration // since the call arrived
-	Took    time.Duration // until its outcome
+	Took    time.Duration // until its outcome; of a streamed answer, until it began
 	Outcome string        // in words, without any content of the call
 	// Prompt is set if the machine received any of the request's body, Began if it began
 	// to answer.
@@ -256,6 +256,7 @@ type Backend interface {
 type Outcome struct {
 	Status    int
 	Code      string        // empty: served completely
+	Message   string        // of the fault; empty: none, or one that may quote the call (fault.Code.Quotes)
 	FirstByte time.Duration // from arrival to the answer's first byte; 0: none
 	Duration  time.Duration
 	TokensIn  int64

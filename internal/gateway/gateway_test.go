@@ -322,6 +322,22 @@ func TestEnvelopeFollowsRouteAndVersion(t *testing.T) {
 	}
 }
 
+// The message of a fault is kept unless messages of its code may quote the call.
+func TestOutcomeMessage(t *testing.T) {
+	for code := range fault.Codes() {
+		var out Outcome
+		c := hostedConfig(&backend{do: func(context.Context, *Call) (*Answer, error) { return nil, fault.New(code, "the cause") }})
+		c.Finished = func(_ *Call, o Outcome) { out = o }
+		do(New(c), ask("POST", "/v1/chat/completions", chatRequest))
+		want := "the cause"
+		if code == fault.InvalidRequest || code == fault.EngineError || code.Quotes() {
+			want = ""
+		}
+		assert.That(t, out.Code == string(code) && out.Message == want, code, out)
+	}
+	assert.That(t, !fault.ContextLengthExceeded.Quotes() && !fault.CapacityFull.Quotes(), "a message of states and numbers is not kept")
+}
+
 func TestUnary(t *testing.T) {
 	var call *Call
 	var sent string

@@ -57,7 +57,9 @@ func (r *request) report(f *fault.Fault, cancelled bool) {
 			out.Status = statusCancelled
 		}
 	case f != nil:
-		out.Code = string(f.Code)
+		if out.Code = string(f.Code); !f.Code.Quotes() {
+			out.Message = f.Message
+		}
 	}
 	if r.call != nil {
 		out.TokensIn, out.TokensOut = r.tokens()

@@ -16,7 +16,6 @@ import (
 	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/gateway"
 	"github.com/kith/kith/internal/limit"
-	"github.com/kith/kith/internal/site"
 )
 
 const (
@@ -196,7 +195,7 @@ func (h *Hub) revoked(ctx context.Context, caller fleet.Caller) (*fault.Fault, e
 	var member account.Member
 	var err error
 	switch {
-	case strings.HasPrefix(caller.KeyID, site.SiteKey):
+	case strings.HasPrefix(caller.KeyID, api.SiteKey):
 		member, err = h.records.Member(ctx, string(caller.Member))
 	case caller.KeyID == "":
 		_, err = h.records.ActiveMachine(ctx, string(caller.Machine))

@@ -13,6 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/kith/kith/internal/account"
+	"github.com/kith/kith/internal/api"
 	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/gateway"
@@ -71,7 +72,7 @@ func TestSessionContinues(t *testing.T) {
 	r := newRig(t, Config{})
 	id, _ := r.member("ada")
 	ada := assert.Value(r.kept.MemberByName(t.Context(), "ada"))(t)
-	caller := fleet.Caller{Member: fleet.MemberID(ada.ID), Name: "ada", KeyID: site.SiteKey + ada.ID}
+	caller := fleet.Caller{Member: fleet.MemberID(ada.ID), Name: "ada", KeyID: api.SiteKey + ada.ID}
 	if f, err := r.revoked(t.Context(), caller); f != nil || err != nil {
 		t.Error("a session is not valid")
 	}

@@ -195,11 +195,9 @@ type usableMachine struct {
 // usableRow lists what a member reaches of another member's machines.
 type usableRow struct {
 	Owner    string
-	Through  []string // group names; empty: by the owner's share
+	Ways     []accessWay // the owner's share, or the groups; any of them may serve a call
 	Machines []usableMachine
-	Models   []string   // covered by any way, in order
-	Limits   api.Limits // of the share
-	Used     int        // calls that count against Limits.PerDay today
+	Models   []string // covered by any way, in order
 }
 
 // Shown returns the first machines, as few does with names.
@@ -213,8 +211,15 @@ func (r usableRow) More() int {
 	return len(r.Machines) - fewNames
 }
 
-// Spent reports whether the calls of the day are used up.
-func (r usableRow) Spent() bool { return r.Limits.PerDay != nil && r.Used >= *r.Limits.PerDay }
+// Through returns the names of the groups; empty: by the owner's share.
+func (r usableRow) Through() (groups []string) {
+	for _, way := range r.Ways {
+		if way.Group != "" {
+			groups = append(groups, way.Group)
+		}
+	}
+	return groups
+}
 
 // usableList returns what the caller reaches of other members according to the routing
 // snapshot, and the shares whose owners have no machine yet.
@@ -227,11 +232,12 @@ func usableList(s *fleet.Snapshot, caller fleet.MemberID, received []api.Share, 
 		return &rows[at]
 	}
 	for _, share := range received {
-		row := of(share.Owner)
-		row.Limits = share.Limits
+		way := accessWay{Limits: share.Limits}
 		if there := s.ShareOf(caller, fleet.ShareID(share.ID)); there != nil {
-			row.Used = there.Limits.Load.Started(now)
+			way.Used = there.Limits.Load.Started(now)
 		}
+		row := of(share.Owner)
+		row.Ways = append(row.Ways, way)
 	}
 	for m, access := range s.Reach(caller, fleet.Everything) {
 		if access.Class == fleet.Own {
@@ -239,11 +245,21 @@ func usableList(s *fleet.Snapshot, caller fleet.MemberID, received []api.Share, 
 		}
 		row := of(m.OwnerName)
 		row.Machines = append(row.Machines, usableMachine{m.Name, m.Online})
+		for g := range access.Groups(m) {
+			if slices.ContainsFunc(row.Ways, func(w accessWay) bool { return w.Group == g.Name }) {
+				continue
+			}
+			way := accessWay{Group: g.Name}
+			if limits := g.Limits[m.Owner]; limits != nil {
+				way.Used = limits.Load.Started(now)
+				if shown := api.LimitsInForce(limits); shown != nil {
+					way.Limits = *shown
+				}
+			}
+			row.Ways = append(row.Ways, way)
+		}
 		for _, o := range m.Offers {
 			shares, groups := s.AccessPaths(caller, m, o.ID)
-			for _, g := range groups {
-				row.Through = append(row.Through, g.Name)
-			}
 			if len(shares)+len(groups) > 0 {
 				row.Models = append(row.Models, string(o.ID))
 			}
@@ -251,9 +267,9 @@ func usableList(s *fleet.Snapshot, caller fleet.MemberID, received []api.Share, 
 	}
 	for i := range rows {
 		r := &rows[i]
-		slices.Sort(r.Through)
+		slices.SortFunc(r.Ways, func(a, b accessWay) int { return strings.Compare(a.Group, b.Group) })
 		slices.Sort(r.Models)
-		r.Through, r.Models = slices.Compact(r.Through), slices.Compact(r.Models)
+		r.Models = slices.Compact(r.Models)
 	}
 	slices.SortFunc(rows, func(a, b usableRow) int { return strings.Compare(a.Owner, b.Owner) })
 	return rows

@@ -312,6 +312,34 @@ func TestUsableListIsReach(t *testing.T) {
 	assert.That(t, found >= 1000, "only", found, "models are used")
 }
 
+// A member who reaches machines by groups reads the limits that their owner set for each
+// group, how many calls of the day are used, and that there are none if none are set.
+func TestGroupLimitsOfOthers(t *testing.T) {
+	tn := newTown(t, nil)
+	ada, bob := fleet.MemberID(tn.members["ada"].ID), fleet.MemberID(tn.members["bob"].ID)
+	group := func(id, name string, limits *fleet.Limits) *fleet.Group {
+		g := &fleet.Group{ID: fleet.GroupID(id), Name: name, Members: []fleet.MemberID{ada, bob}}
+		if limits != nil {
+			g.Limits = map[fleet.MemberID]*fleet.Limits{ada: limits}
+		}
+		return g
+	}
+	open := *tn.snapshot.Machine(fleet.MachineID(tn.machine.ID))
+	open.Groups = nil
+	tn.snapshot = tn.snapshot.WithMachine(&open).WithGroup(group("grp_1", "lab", nil))
+	row := `<th scope="row">ada</th><td>group lab</td>`
+	page := tn.as("bob").get("/access").want(t, 200, row, "<td>no limits</td>")
+	assert.Lacks(t, page.body, "set by ada")
+	limits := &fleet.Limits{PerDay: 5, Load: fleet.NewLimitLoad(time.Now(), 2)}
+	tn.snapshot = tn.snapshot.WithGroup(group("grp_1", "lab", limits))
+	tn.as("bob").get("/access").want(t, 200, row, `<td>5 calls a day <small class="muted">(all of lab together)</small> <small class="muted">2 used</small></td>`)
+	other := &fleet.Limits{Models: []fleet.ModelID{"another"}} // which covers none of the machine's models
+	tn.snapshot = tn.snapshot.WithGroup(group("grp_1", "lab", other))
+	tn.as("bob").get("/access").want(t, 200, row, "models another")
+	tn.snapshot = tn.snapshot.WithGroup(group("grp_2", "office", nil))
+	tn.as("bob").get("/access").want(t, 200, "<td>groups lab, office</td>", "lab: models another", "<br>office: no limits</td>")
+}
+
 // TestWarnings checks that a group that gives more than a share or another group is
 // named, with the limits that would change that.
 func TestWarnings(t *testing.T) {

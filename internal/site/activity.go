@@ -111,23 +111,14 @@ func accessContent(_ *Site, hub *hubView, who fleet.Caller) liveContent {
 	return out
 }
 
-// pauseEnd returns the time until which a machine is paused, on the machine's own clock,
-// or "" if the pause has no end.
-func pauseEnd(m *api.Machine, now time.Time) string {
-	hours, err := fleet.AdvertisedHours("", m.Timezone)
-	if m.PausedUntil.IsZero() || err != nil {
-		return ""
-	}
-	return " until " + api.Moment(m.PausedUntil, hours.Now(now))
-}
-
-// machineState returns a machine's state as words with a tone.
-func machineState(m *api.Machine, now time.Time) words {
+// machineState returns a machine's state as words with a tone. It contains no time: those
+// are separate elements, which the page's script converts to the reader's time zone.
+func machineState(m *api.Machine) words {
 	switch {
 	case !m.Online:
 		return words{"offline", "bad"}
 	case m.Paused:
-		return words{"paused" + pauseEnd(m, now), "warn"}
+		return words{"paused", "warn"}
 	case !m.Open:
 		return words{"outside hours", "warn"}
 	case len(m.Models) == 0:
@@ -153,7 +144,7 @@ func machinesContent(s *Site, hub *hubView, who fleet.Caller) liveContent {
 		id := string(live.ID)
 		out.shape = out.shape.with(id, m.Name, fmt.Sprint(m.Online, m.Paused, m.PausedUntil, m.KeptOut, m.Slots,
 			m.Groups != nil), m.Hours, m.Timezone).with(m.Groups...)
-		out.texts["state-"+id] = machineState(&m, hub.now)
+		out.texts["state-"+id] = machineState(&m)
 		if !m.Online {
 			continue
 		}

@@ -62,7 +62,7 @@ func (s *Site) files(ctx context.Context, who fleet.Caller, m fleet.MachineID) f
 	files, err := api.ListFiles.Do(ctx, s.API, who, api.MachineID{Machine: string(m)})
 	view := filesView{MachineFiles: files, Asked: true}
 	if err != nil {
-		view.Why = strings.ToUpper(fault.Of(err).Message[:1]) + fault.Of(err).Message[1:] + "."
+		view.Why = sentence(fault.Of(err).Message)
 	}
 	return view
 }

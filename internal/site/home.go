@@ -89,16 +89,18 @@ func (s *Site) home(v *visit) (reply, error) {
 	}
 	data.Calls = data.Chart.Last().Calls
 	for _, t := range requests.Data {
-		if !t.Mine || t.Code == "" {
+		if !t.Mine || !account.Unserved(t.Code) {
 			continue
 		}
 		n := len(data.Refusals)
 		if n > 0 && data.Refusals[n-1].Code == t.Code && data.Refusals[n-1].Model == t.Model {
 			data.Refusals[n-1].Times++
 		} else if n < mostRefusals {
-			// A listing has no decisions, nor has a trace that was just deleted.
-			trace, _ := call(s, v, api.ExplainCall, api.CallID{Call: t.CallID})
-			data.Refusals = append(data.Refusals, refusal{t, cmp.Or(causeOf(trace.Trace), api.Meaning(t.Code)), 1})
+			trace, err := call(s, v, api.ExplainCall, api.CallID{Call: t.CallID})
+			if err != nil { // it was just deleted; a listing has no decisions
+				trace = api.CallTrace{Trace: t, Meaning: api.Meaning(t.Code)}
+			}
+			data.Refusals = append(data.Refusals, refusal{t, causeText(&trace), 1})
 		}
 	}
 	called := usage.As.Total.Calls > usage.As.Total.Refused ||
@@ -224,13 +226,16 @@ func (s *Site) spent(v *visit, shares []api.Share, now time.Time) (all []concern
 		if share == nil || share.Limits.Load.Started(now) < *sh.Limits.PerDay {
 			continue
 		}
+		calls := api.Number(*sh.Limits.PerDay) + " calls"
+		if *sh.Limits.PerDay == 1 {
+			calls = "1 call"
+		}
 		if sh.Direction == "given" {
-			all = append(all, concern{fmt.Sprintf("%s has used up the %s calls that you allow a day.", sh.With,
-				api.Number(*sh.Limits.PerDay)), accessPath + "?member=" + url.QueryEscape(sh.With)})
+			all = append(all, concern{fmt.Sprintf("%s has used up the %s that you allow a day.", sh.With, calls), accessPath + "?member=" + url.QueryEscape(sh.With)})
 		} else {
 			all = append(all,
-				concern{fmt.Sprintf("You have used up the %s calls a day that %s allows you, until midnight UTC.",
-					api.Number(*sh.Limits.PerDay), sh.Owner), accessPath})
+				concern{fmt.Sprintf("You have used up the %s a day that %s allows you, until midnight UTC.",
+					calls, sh.Owner), accessPath})
 		}
 	}
 	return all

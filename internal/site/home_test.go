@@ -77,7 +77,7 @@ func TestRemedies(t *testing.T) {
 	if got := remedies(api.Why{Verdict: "refuse", Code: "NOT_IN_CIRCLE"}, own); len(got) != 3 || got[0].Href != "/models" {
 		t.Errorf("out of reach: %+v", got)
 	}
-	if got := remedies(api.Why{Model: "a b", Verdict: "try"}, own); len(got) != 1 || got[0].Href != "/try?model=a+b" {
+	if got := remedies(api.Why{Model: "a b", Family: "chat", Verdict: "try"}, own); len(got) != 1 || got[0].Href != "/try?model=a+b" {
 		t.Errorf("ready: %+v", got)
 	}
 }

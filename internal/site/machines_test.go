@@ -1,12 +1,13 @@
 package site
 
 import (
+	"fmt"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/kith/kith/internal/account"
-	"github.com/kith/kith/internal/api"
 	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/enginetest"
 	"github.com/kith/kith/internal/fleet"
@@ -91,15 +92,37 @@ func TestMachineUse(t *testing.T) {
 	assert.Lacks(t, page.body, ">eve<", "a call of 40 days ago is among those of 30")
 }
 
-// The end of a pause is shown on the machine's own clock, and "tomorrow morning" is 8:00
-// there.
-func TestPauseEnd(t *testing.T) {
-	at := time.Date(2026, 11, 23, 15, 43, 0, 0, time.UTC)
-	for zone, want := range map[string]string{"": "paused until 15:43 UTC", "Asia/Tokyo": "paused until 24 Nov 00:43"} {
-		m := api.Machine{Online: true, Paused: true, PausedUntil: at, Timezone: zone}
-		assert.Equal(t, machineState(&m, at.Add(-time.Hour)).text, want, zone)
+// The page of a machine with as many models as one can offer says that there may be more.
+func TestMostModels(t *testing.T) {
+	tn := newTown(t, nil)
+	machine := *tn.snapshot.Machine(fleet.MachineID(tn.machine.ID))
+	for _, n := range []int{255, 256} {
+		machine.Offers = nil
+		for i := range n {
+			machine.Offers = append(machine.Offers, fleet.Offer{ID: fleet.ModelID(fmt.Sprint("m", i)), Families: fleet.Families(fleet.Chat)})
+		}
+		tn.snapshot = tn.snapshot.WithMachine(new(machine))
+		page := tn.as("ada").get("/machines/"+tn.machine.ID).want(t, 200)
+		assert.Equal(t, strings.Contains(page.body, "A machine offers 256 models at most."), n == 256, n, "models")
 	}
-	assert.Equal(t, machineState(&api.Machine{Online: true, Paused: true}, at).text, "paused", "without an end")
+}
+
+// The end of a pause is one time in the reader's zone on each page, as an element that the
+// script converts, and no text of another zone. "Tomorrow morning" is 8:00 at the machine.
+func TestPauseEnd(t *testing.T) {
+	tn := newTown(t, nil)
+	until := time.Now().Add(time.Hour).UTC().Truncate(time.Second)
+	paused := *tn.snapshot.Machine(fleet.MachineID(tn.machine.ID))
+	paused.Paused, paused.PausedUntil = true, until
+	tn.snapshot = tn.snapshot.WithMachine(&paused)
+	for _, path := range []string{"/", "/machines", "/machines/" + tn.machine.ID} {
+		page := tn.as("ada").get(path).want(t, 200, `class="state warn">paused</span>`, "ntil <time datetime=\""+until.Format(time.RFC3339)+`"`)
+		text := regexp.MustCompile("<time[^>]*>[^<]*</time>").ReplaceAllString(page.body, "")
+		if clock := regexp.MustCompile(`until \d+.\d\d`).FindString(text); clock != "" {
+			t.Errorf("%s: %q is a time of no named zone", path, clock)
+		}
+	}
+	at := time.Date(2026, 11, 23, 15, 43, 0, 0, time.UTC)
 	for zone, want := range map[string]string{"": "2026-11-24T08:00:00Z", "nonsense": "2026-11-24T08:00:00Z", "Asia/Tokyo": "2026-11-23T23:00:00Z", "America/New_York": "2026-11-24T13:00:00Z"} {
 		assert.Equal(t, morning(at, zone).Format(time.RFC3339), want, zone)
 	}

@@ -46,6 +46,7 @@ func (s *Site) modelsPage(v *visit) (reply, error) {
 	if err != nil {
 		return reply{title: "Models"}, err
 	}
+	models.Data = s.withOffline(models.Data, v.caller())
 	query := v.URL.Query()
 	if id := query.Get("model"); id != "" {
 		data, err := s.modelData(v, fleet.ModelID(id), query.Get("family"), models.Data)
@@ -81,8 +82,46 @@ func (s *Site) modelData(v *visit, id fleet.ModelID, family string, models []api
 			data.Model = &models[i]
 		}
 	}
-	data.Near = nearby(models, id)
+	if len(why.Machines) == 0 { // else the id is right
+		data.Near = nearby(models, id)
+	}
 	return data, err
+}
+
+// withOffline returns the models, which are those of connected machines, and those that the
+// caller reaches only on machines that are offline or just lost the connection, by id.
+func (s *Site) withOffline(models []api.Model, who fleet.Caller) []api.Model {
+	connected := map[fleet.ModelID]bool{}
+	for _, m := range models {
+		connected[m.ID] = true
+	}
+	offline, now := map[fleet.ModelID]*api.Model{}, s.DB.Now()
+	for m, access := range s.Snapshot().Reach(who.Member, who.Reach) {
+		if m.Online {
+			continue
+		}
+		for i := range m.Offers {
+			offer := &m.Offers[i]
+			seen, ok := access.State(m, offer, now)
+			if !ok || connected[offer.ID] {
+				continue
+			}
+			if offline[offer.ID] == nil {
+				offline[offer.ID] = &api.Model{
+					ID: offer.ID, ContextLength: offer.ContextLength, Capabilities: offer.Capabilities,
+					Availability: seen.State.String(), Via: seen.Class.String(), Owner: m.OwnerName,
+					Chat: offer.Families&fleet.Families(fleet.Chat) != 0,
+				}
+			}
+			offline[offer.ID].Machines++
+		}
+	}
+	models = slices.Clone(models)
+	for _, m := range offline {
+		models = append(models, *m)
+	}
+	slices.SortFunc(models, func(a, b api.Model) int { return cmp.Compare(a.ID, b.ID) })
+	return models
 }
 
 // The capabilities of a model with respect to tools that are no abilities.
@@ -131,7 +170,10 @@ func causeNow(why api.Why) string {
 // remedies returns what the caller can do if a call would be refused. own are the
 // caller's machines.
 func remedies(why api.Why, own []api.Machine) (all []remedy) {
-	if why.Verdict == "try" {
+	switch {
+	case why.Verdict == "try" && why.Family != fleet.Chat.String():
+		return nil
+	case why.Verdict == "try":
 		return []remedy{{Text: "Chat with it", Href: "/try?" + url.Values{"model": {string(why.Model)}}.Encode()}}
 	}
 	for _, seen := range why.Machines {
@@ -207,7 +249,7 @@ func modelsContent(s *Site, _ *hubView, who fleet.Caller) liveContent {
 	if err != nil {
 		s.Log.Warn("cannot notify an open page of the models in reach", "member", string(who.Member), "error", err)
 	}
-	return contentOfModels(models)
+	return contentOfModels(s.withOffline(models, who))
 }
 
 func contentOfModels(models []api.Model) liveContent {

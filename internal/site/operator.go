@@ -2,7 +2,6 @@ package site
 
 import (
 	"cmp"
-	"fmt"
 	"net/url"
 	"strings"
 	"time"
@@ -61,8 +60,12 @@ func (s *Site) drainQuestion(v *visit) (question, error) {
 		Title: "Drain " + name + "?", Button: "Drain the node", Action: operatorPath + "/drain", Back: operatorPath,
 		Field: "name", Value: name,
 		Cuts: []string{
-			fmt.Sprintf("Its %d machines and the calls that wait there move to the other nodes.", node.Machines),
-			fmt.Sprintf("The %d calls that it serves end by themselves; then the process ends.", node.Calls),
+			counted(node.Machines, "The calls that wait there move to the other nodes.",
+				"Its machine and the calls that wait there move to the other nodes.",
+				"Its %d machines and the calls that wait there move to the other nodes."),
+			counted(node.Calls, "It serves no call now: the process ends at once.",
+				"The call that it serves ends by itself; then the process ends.",
+				"The %d calls that it serves end by themselves; then the process ends."),
 			"It serves again once it is started again.",
 		},
 	}, err

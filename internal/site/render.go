@@ -142,8 +142,8 @@ var templates = sync.OnceValue(func() map[string]*template.Template {
 			}
 			return links
 		},
-		"keytitle":  keyTitle,
 		"title":     api.Title,
+		"ending":    endWords,
 		"speed":     func(t account.Trace) float64 { return t.Speed() },
 		"tone":      func(state string) string { return availabilityWords(state).tone },
 		"state":     func(state string) string { return availabilityWords(state).text },
@@ -193,6 +193,14 @@ var templates = sync.OnceValue(func() map[string]*template.Template {
 	}
 	return parsed
 })
+
+// sentence returns a message as a sentence of a page: with a capital and a full stop.
+func sentence(message string) string {
+	if message == "" {
+		return ""
+	}
+	return strings.ToUpper(message[:1]) + message[1:] + "."
+}
 
 // fewNames is how many names of a list are shown in one row of a table.
 const fewNames = 4

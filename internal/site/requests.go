@@ -81,11 +81,12 @@ func (s *Site) requestsPage(v *visit) (reply, error) {
 // requestData is the content of the page for one request.
 type requestData struct {
 	api.CallTrace
-	Cause    string          // the state of the machines; empty: the code is enough
+	Cause    string          // see causeText
 	Near     []fleet.ModelID // models in reach with similar ids
 	Line     []lineEvent
 	Key      string   // name of the key that was used; empty: not one of the member's
 	Remedies []remedy // according to the current state
+	Family   string   // of the call, if it is not chat
 }
 
 // lineEvent is one line of a call's time line.
@@ -100,7 +101,10 @@ func (s *Site) requestData(v *visit) (requestData, error) {
 	if err != nil {
 		return requestData{}, err
 	}
-	data := requestData{CallTrace: trace, Cause: causeOf(trace.Trace), Line: timeLine(trace)}
+	data := requestData{CallTrace: trace, Cause: causeText(&trace), Line: timeLine(trace)}
+	if endpoint, ok := fleet.ParseEndpoint(trace.Endpoint); ok && endpoint.Family() != fleet.Chat {
+		data.Family = endpoint.Family().String()
+	}
 	if trace.KeyID != "" {
 		keys, err := call(s, v, api.ListKeys, api.None{})
 		if err != nil {
@@ -110,18 +114,18 @@ func (s *Site) requestData(v *visit) (requestData, error) {
 			data.Key = cmp.Or(keys.Data[i].Name, "…"+keys.Data[i].LastFour)
 		}
 	}
-	if !trace.Mine || trace.Code == "" {
+	if !trace.Mine || !account.Unserved(trace.Code) {
 		return data, nil
 	}
 	data.Remedies = remediesOf(fault.Code(trace.Code))
 	if fleet.ModelID(trace.Model).Valid() {
 		// Without this result, the page has no remedies for the model.
-		if why, err := call(s, v, api.ExplainModel, api.ModelQuestion{Model: fleet.ModelID(trace.Model)}); err == nil {
+		if why, err := call(s, v, api.ExplainModel, api.ModelQuestion{Model: fleet.ModelID(trace.Model), Family: cmp.Or(data.Family, fleet.Chat.String())}); err == nil {
 			own, noMachines := call(s, v, api.ListMachines, api.None{})
 			models, noModels := call(s, v, api.ListModels, api.None{})
 			data.Remedies = append(remedies(why, own.Data), data.Remedies...)
-			if fault.Code(trace.Code) == fault.ModelNotFound {
-				data.Near = nearby(models.Data, why.Model)
+			if fault.Code(trace.Code) == fault.ModelNotFound && len(why.Machines) == 0 {
+				data.Near = nearby(s.withOffline(models.Data, v.caller()), why.Model)
 			}
 			return data, cmp.Or(noMachines, noModels)
 		}
@@ -129,21 +133,32 @@ func (s *Site) requestData(v *visit) (requestData, error) {
 	return data, nil
 }
 
-// causeOf describes the state of the machines that a refused call could have used, as of
-// the last decision about it. It is empty if the code is explanation enough.
-func causeOf(t account.Trace) string {
-	if t.Code == "" || len(t.Decisions) == 0 {
-		return ""
+// causeText explains why this call was not served, in a sentence: by the states of the
+// machines, the message that its caller received, or the reason of the last decision. It
+// returns "" if the hub knows no more than the code.
+func causeText(t *api.CallTrace) string {
+	switch {
+	case t.Code == account.Interrupted, t.Code == account.Cancelled && !t.Mine:
+		return t.Meaning
+	case t.Code == account.Cancelled:
+		return "You or your program ended it before its answer was complete, or read too slowly."
 	}
-	last := t.Decisions[len(t.Decisions)-1]
-	if last.Verdict != "refuse" {
-		return ""
+	var last api.TracedDecision
+	if n := len(t.Decisions); n > 0 && t.Decisions[n-1].Verdict == fleet.Refuse.String() {
+		last = t.Decisions[n-1]
 	}
-	if fault.Code(t.Code) == fault.ModelNotFound {
-		return fmt.Sprintf("No machine that is online offers a model with the id `%s`.", t.Model)
+	cause := cmp.Or(statesText(t.Model, last.Seen), sentence(cmp.Or(t.Message, last.Reason)))
+	if code := fault.Code(t.Code); cause == "" && code.Known() && code.Quotes() {
+		return "The answer gave the cause. The hub does not keep such a text, because it may quote the call."
 	}
+	return cause
+}
+
+// statesText describes the machines that a refused call for the model could have used; ""
+// if there were none.
+func statesText(model string, machines []account.StateCount) string {
 	var parts []string
-	for _, seen := range last.Seen {
+	for _, seen := range machines {
 		if _, known := stateWords[seen.State]; known {
 			parts = append(parts, seenWords(seen, past))
 		}
@@ -151,7 +166,7 @@ func causeOf(t account.Trace) string {
 	if len(parts) == 0 {
 		return ""
 	}
-	return fmt.Sprintf("No machine with `%s` took the call: %s.", t.Model, strings.Join(parts, "; "))
+	return fmt.Sprintf("No machine with `%s` took the call: %s.", model, strings.Join(parts, "; "))
 }
 
 // stateWords explain why a machine is unavailable. {is} and {has} are replaced depending
@@ -219,6 +234,14 @@ var verdictWords = map[string]string{
 	fleet.Wait.String():   "Waits for a machine",
 }
 
+// endWords describes how a call ended, in a few words.
+func endWords(t account.Trace) string {
+	if t.Mine && t.Code == account.Cancelled {
+		return "You stopped it"
+	}
+	return cmp.Or(api.Title(t.Code), "served")
+}
+
 // timeLine returns what happened to a call, in order.
 func timeLine(t api.CallTrace) []lineEvent {
 	line := []lineEvent{{What: "Received", More: t.Endpoint}}
@@ -238,16 +261,15 @@ func timeLine(t api.CallTrace) []lineEvent {
 		line = append(line, event)
 	}
 	for i, try := range t.Tries {
-		line = append(line,
-			lineEvent{AfterMS: try.AfterMS, What: fmt.Sprintf("Attempt %d on %s", i+1, try.Machine),
-				More: "of " + try.Owner + ", " + try.Via},
-			lineEvent{AfterMS: try.AfterMS + try.TookMS, What: fmt.Sprintf("Attempt %d ended", i+1), More: try.Outcome})
-	}
-	if t.FirstMS > 0 && t.Mine {
-		line = append(line, lineEvent{AfterMS: t.FirstMS, What: "First token"})
+		line = append(line, lineEvent{AfterMS: try.AfterMS, What: fmt.Sprintf("Attempt %d on %s", i+1, try.Machine),
+			More: "of " + try.Owner + ", " + try.Via})
+		if t.FirstMS > 0 && t.Mine && i == len(t.Tries)-1 { // only the last attempt can answer
+			line = append(line, lineEvent{AfterMS: t.FirstMS, What: "First token"})
+		}
+		line = append(line, lineEvent{AfterMS: try.AfterMS + try.TookMS, What: fmt.Sprintf("Attempt %d ended", i+1), More: try.Outcome})
 	}
 	if t.Status != 0 {
-		line = append(line, lineEvent{AfterMS: t.TookMS, What: "Ended", More: cmp.Or(api.Title(t.Code), "served")})
+		line = append(line, lineEvent{AfterMS: t.TookMS, What: "Ended", More: endWords(t.Trace)})
 	}
 	slices.SortStableFunc(line, func(a, b lineEvent) int { return cmp.Compare(a.AfterMS, b.AfterMS) })
 	return line

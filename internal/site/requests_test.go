@@ -35,6 +35,7 @@ func TestRemedyInTwoClicks(t *testing.T) {
 		actions, _, _ := strings.Cut(rest, "</section>")
 		links := regexp.MustCompile(`class="button secondary" href="([^"]+)"`).FindAllStringSubmatch(actions, -1)
 		assert.That(t, len(links) != 0, code, "nothing can be done about it")
+		assert.Lacks(t, page.body, string(inCode(fault.Code(code).When())), code, "is explained by the manual of all calls with it")
 		for _, link := range links {
 			at, err := url.Parse(link[1])
 			check(t, err)
@@ -51,24 +52,36 @@ func TestRemedyInTwoClicks(t *testing.T) {
 // TestCauseOfARefusal checks that a refusal describes the state of the machines, and that
 // an id similar to one in reach links to that one.
 func TestCauseOfARefusal(t *testing.T) {
-	refused := func(code fault.Code, seen ...account.StateCount) account.Trace {
-		return account.Trace{Code: string(code), Model: "tiny", Decisions: []account.Decision{{Verdict: "wait"}, {Verdict: "refuse", Seen: seen}}}
+	refused := func(code fault.Code, message string, seen ...account.StateCount) account.Trace {
+		return account.Trace{Code: string(code), Message: message, Model: "tiny", Mine: true, Decisions: []account.Decision{{Verdict: "wait"}, {Verdict: "refuse", Row: 7, Seen: seen}}}
 	}
+	unkept := "The answer gave the cause. The hub does not keep such a text, because it may quote the call."
 	for _, tt := range []struct {
 		trace account.Trace
 		want  string
 	}{
-		{refused(fault.CascadeExhausted, account.StateCount{Via: "shared", State: "spent", Machines: 1}),
+		{refused(fault.CascadeExhausted, "all of it", account.StateCount{Via: "shared", State: "spent", Machines: 1}),
 			"No machine with `tiny` took the call: 1 machine shared with you had served all the calls a day that the owner allows you, until 00:00 UTC."},
-		{refused(fault.CascadeExhausted, account.StateCount{Via: "own", State: "paused", Machines: 1}, account.StateCount{Via: "group", State: "offline", Machines: 2}),
+		{refused(fault.CascadeExhausted, "", account.StateCount{Via: "own", State: "paused", Machines: 1}, account.StateCount{Via: "group", State: "offline", Machines: 2}),
 			"No machine with `tiny` took the call: 1 machine of yours was paused; 2 machines of your groups were offline."},
-		{refused(fault.CapacityFull, account.StateCount{Via: "own", State: "busy", Machines: 3}), "No machine with `tiny` took the call: 3 machines of yours were busy."},
-		{refused(fault.ModelNotFound), "No machine that is online offers a model with the id `tiny`."},
-		{refused(fault.NotInCircle), ""},
-		{account.Trace{Code: "invalid_request"}, ""},
+		{refused(fault.CapacityFull, "", account.StateCount{Via: "own", State: "busy", Machines: 3}), "No machine with `tiny` took the call: 3 machines of yours were busy."},
+		{refused(fault.ModelNotFound, "no machine serves it"), "No machine serves it."},
+		{refused(fault.CascadeExhausted, ""), "None of your own machines offers this model, and none of those shared with you or in your groups offers it to you."},
+		{account.Trace{Code: "context_length_exceeded", Message: "prompt is too long: 5000 tokens > 4096 maximum", Mine: true}, "Prompt is too long: 5000 tokens > 4096 maximum."},
+		{account.Trace{Code: "context_length_exceeded"}, ""},
+		{account.Trace{Code: "invalid_request"}, unkept},
+		{account.Trace{Code: "engine_error", Decisions: []account.Decision{{Verdict: "try", Row: 3}}}, unkept},
+		{account.Trace{Code: "cancelled", Mine: true, Decisions: []account.Decision{{Verdict: "try"}}}, "You or your program ended it before its answer was complete, or read too slowly."},
+		{account.Trace{Code: "cancelled"}, "The caller left, or read too slowly, before the end."},
 		{account.Trace{Model: "tiny", Decisions: []account.Decision{{Verdict: "try"}}}, ""},
 	} {
-		assert.Equal(t, causeOf(tt.trace), tt.want, tt.trace.Code)
+		trace := api.CallTrace{Trace: tt.trace, Meaning: api.Meaning(tt.trace.Code)}
+		for _, d := range tt.trace.Decisions {
+			trace.Decisions = append(trace.Decisions, api.TracedDecision{Decision: d, Reason: map[int]string{
+				7: "none of your own machines offers this model, and none of those shared with you or in your groups offers it to you",
+			}[d.Row]})
+		}
+		assert.Equal(t, causeText(&trace), tt.want, tt.trace.Code)
 	}
 	for state := fleet.Offline; state < fleet.Ready; state++ {
 		assert.That(t, stateWords[state.String()] != "", "nothing is said of a machine that", state)
@@ -80,15 +93,103 @@ func TestCauseOfARefusal(t *testing.T) {
 	}
 	tn := newTown(t, nil)
 	for i, id := range []string{"req_1", "req_2"} {
-		trace := refused(fault.ModelNotFound)
+		trace := refused(fault.ModelNotFound, "no machine you can use serves model \"of-ado\"")
 		trace.CallID, trace.MemberID, trace.Caller, trace.Mine, trace.Model = id, tn.members["ada"].ID, "ada", true, "of-ado"
 		trace.Started, trace.Status, trace.Endpoint = now.Add(time.Duration(i)*time.Second), 404, "/v1/chat/completions"
 		check(t, tn.db.SaveTraces(t.Context(), []account.Trace{trace}, now))
 	}
 	ada := tn.as("ada")
-	ada.get("/requests/req_1").want(t, 200, "offers a model with the id <code>of-ado</code>", `Did you mean <a href="/models?model=of-ada">`, `href="/models">See the models you can use`,
+	ada.get("/requests/req_1").want(t, 200, "<p id=\"meaning\">No machine you can use serves model &#34;of-ado&#34;.</p>", `Did you mean <a href="/models?model=of-ada">`, `href="/models">See the models you can use`,
 		`<th scope="row">Waits for a machine</th>`, `<th scope="row">Refused</th>`)
-	ada.get("/").want(t, 200, "2 times", "offers a model with the id <code>of-ado</code>")
+	ada.get("/").want(t, 200, "2 times", "No machine you can use serves model &#34;of-ado&#34;.")
+}
+
+// A call that its caller stopped is no refusal: it is not red, not among the newest
+// refusals, and not counted as refused.
+func TestStopIsNoRefusal(t *testing.T) {
+	tn := newTown(t, nil)
+	now, ada, bob := time.Now(), tn.members["ada"].ID, tn.members["bob"].ID
+	of := func(id, member string, mine bool) account.Trace {
+		return account.Trace{CallID: id, MemberID: member, Started: now, Mine: mine, Caller: "ada", Model: "m", Endpoint: "/v1/chat/completions",
+			Status: 200, Code: account.Cancelled, Tries: []account.Attempt{{Machine: "attic", Owner: "bob", Via: "shared", Outcome: "began to answer; the caller left", Prompt: true}}}
+	}
+	check(t, tn.db.SaveTraces(t.Context(), []account.Trace{of("req_1", ada, true), of("req_1", bob, false)}, now))
+	check(t, tn.db.RecordUsage(t.Context(), []account.Usage{{CallID: "req_1", Attempt: 1, Started: now.UTC(), MemberID: ada, Model: "m", Endpoint: "/v1/chat/completions", Status: 200, Code: account.Cancelled}}))
+	for name, words := range map[string]string{"ada": "You stopped it", "bob": "Stopped by the caller"} {
+		browser := tn.as(name)
+		for _, path := range []string{"/requests/req_1", "/requests", "/requests?outcome=stopped"} {
+			page := browser.get(path).want(t, 200, `<span class="state">`+words+`</span>`)
+			assert.Lacks(t, page.body, "state bad", path, "is red for", name)
+			assert.Lacks(t, page.body, "notice problem", path, "is red for", name)
+			assert.Lacks(t, page.body, "refused before any machine", path)
+		}
+		browser.get("/requests?outcome=refused").want(t, 200, "No call of the last 7 days matches")
+		browser.get("/").want(t, 200, "None in the last 7 days.")
+	}
+	browser := tn.as("ada")
+	browser.get("/").want(t, 200, "1 call; most on")
+	browser.get("/usage").want(t, 200, "<dt>Refused or broken off</dt><dd>0</dd>", "Stopped by the caller")
+	browser.get("/usage.csv").want(t, 200, "caller,code,cancelled,1,0,")
+}
+
+// A call for embeddings to a model that only chats: both pages say that it has none, and
+// neither offers to chat. The page of a model that only has embeddings does not say that
+// no machine offers it.
+func TestModelOfAnotherFamily(t *testing.T) {
+	tn := newTown(t, nil)
+	ada, now := tn.as("ada"), time.Now()
+	check(t, tn.db.SaveTraces(t.Context(), []account.Trace{{
+		CallID: "req_1", MemberID: tn.members["ada"].ID, Started: now, Mine: true, Caller: "ada", Model: "tiny", Endpoint: "/v1/embeddings", Status: 404, Code: "model_not_found",
+		Message: "model \"tiny\" has no embeddings: it serves chat calls only, at /v1/chat/completions; name another model", Decisions: []account.Decision{{Verdict: "refuse", Row: 1}},
+	}}, now))
+	for path, want := range map[string]string{
+		"/requests/req_1":                       "has no embeddings: it serves chat calls only, at /v1/chat/completions",
+		"/models?model=tiny&family=embeddings":  "A call for embeddings would be refused",
+		"/models?model=tiny&family=embeddings#": "Because the model has no embeddings: it serves chat calls only.",
+	} {
+		page := ada.get(path).want(t, 200, want)
+		assert.Lacks(t, page.body, "Chat with it", path)
+		assert.Lacks(t, page.body, "machine that is online offers", path)
+	}
+	ada.get("/requests/req_1").want(t, 200, `href="/models?model=tiny&amp;family=embeddings"`)
+	tn.snapshot = tn.snapshot.WithMachine(&fleet.Machine{ID: "mch_v", Owner: fleet.MemberID(tn.members["ada"].ID), OwnerName: "ada", Name: "vec", Online: true, Slots: 1,
+		Offers: []fleet.Offer{{ID: "vectors", Families: fleet.Families(fleet.Embeddings), Slots: 1}}})
+	assert.Lacks(t, ada.get("/models?model=vectors").want(t, 200, "A call for embeddings would be served").body, "Chat with it")
+	ada.get("/models?model=vectors&family=chat").want(t, 200, "A call would be refused", "Because the model does not chat: it serves embeddings calls only.")
+}
+
+// A model whose only machines are offline is among the models, and its exact id is not taken
+// for a mistake, neither on its page nor on that of a call. One out of reach is not there.
+func TestOfflineModelIsListed(t *testing.T) {
+	tn := newTown(t, nil)
+	machine := func(id, owner, model string) {
+		tn.snapshot = tn.snapshot.WithMachine(&fleet.Machine{ID: fleet.MachineID(id), Owner: fleet.MemberID(tn.members[owner].ID), OwnerName: owner, Name: id,
+			Offers: []fleet.Offer{{ID: fleet.ModelID(model), Families: fleet.Families(fleet.Chat), ContextLength: 4096}}})
+	}
+	machine("mch_1", "ada", "of-ado") // one letter from of-ada, which is online
+	machine("mch_2", "ada", "of-ado")
+	machine("mch_3", "eve", "secret")
+	ada, now := tn.as("ada"), time.Now()
+	page := ada.get("/models").want(t, 200, `<a href="/models?model=of-ado"><code>of-ado</code></a>`, `class="state bad">offline</span>`, ">2</span>", "4,096")
+	assert.Lacks(t, page.body, "secret", "a model out of reach is listed")
+	page = ada.get("/models?model=of-ado").want(t, 200, "Machine offline", "2 machines of yours are offline")
+	assert.Lacks(t, page.body, "Did you mean")
+	check(t, tn.db.SaveTraces(t.Context(), []account.Trace{{CallID: "req_1", MemberID: tn.members["ada"].ID, Started: now, Mine: true, Caller: "ada",
+		Model: "of-ado", Endpoint: "/v1/chat/completions", Status: 404, Code: "model_not_found"}}, now))
+	assert.Lacks(t, ada.get("/requests/req_1").want(t, 200, "Unknown model").body, "Did you mean")
+	ada.get("/models?model=of-adu").want(t, 200, "Did you mean", "of-ado", "of-ada")
+}
+
+// The events of a call are in the order in which they happened, also those of one millisecond.
+func TestTimeLine(t *testing.T) {
+	trace := api.CallTrace{Trace: account.Trace{Mine: true, Stream: true, Status: 200, FirstMS: 500, TookMS: 500, Tries: []account.Attempt{
+		{Machine: "attic", TookMS: 20}, {Machine: "desk", AfterMS: 20, TookMS: 480},
+	}}}
+	var got []string
+	for _, event := range timeLine(trace) {
+		got = append(got, event.What)
+	}
+	assert.Equal(t, strings.Join(got, ", "), "Received, Attempt 1 on attic, Attempt 1 ended, Attempt 2 on desk, First token, Attempt 2 ended, Ended")
 }
 
 // For each routing rule, the pages of a call and of a model show what would change the
@@ -114,7 +215,7 @@ func TestChangeNamesPages(t *testing.T) {
 			t.Errorf("row %d: %q", row, change)
 		}
 	}
-	page := ada.get("/models?model=nothing").want(t, 200, `What would change that: The exact id, as <a href="/models">Models</a> lists it.`)
+	page := ada.get("/models?model=nothing").want(t, 200, `What would change that: The exact id of a model for such calls, as <a href="/models">Models</a> lists it.`)
 	assert.Lacks(t, page.body, "<code>kith", "the page of a model names a command")
 }
 

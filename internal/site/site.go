@@ -163,14 +163,10 @@ type visit struct {
 	me     account.Member // ID is empty if the visitor is not signed in
 }
 
-// SiteKey is the prefix of the KeyID of callers who are identified by a session. The
-// member's id follows. No API key has an id with this prefix.
-const SiteKey = "site of "
-
 // caller returns the member as a caller of the API. All browsers of a member share one
 // rate limit.
 func (v *visit) caller() fleet.Caller {
-	return fleet.Caller{Member: fleet.MemberID(v.me.ID), Name: v.me.Name, KeyID: SiteKey + v.me.ID}
+	return fleet.Caller{Member: fleet.MemberID(v.me.ID), Name: v.me.Name, KeyID: api.SiteKey + v.me.ID}
 }
 
 // reply is the result of a page's handler: a page to render, or a redirect.

@@ -165,7 +165,7 @@ func TestTryIsTheMembersOwn(t *testing.T) {
 	eve.post("/try", "model", "tiny", "said", "a", "said", "b", "said", "half", "ask", "c").want(t, 200)
 	want := asked{"tiny", false, []said{{"user", "a"}, {"assistant", "b"}, {"user", "c"}}}
 	assert.Same(t, got, want)
-	if string(who.Member) != tn.members["eve"].ID || who.KeyID != SiteKey+tn.members["eve"].ID {
+	if string(who.Member) != tn.members["eve"].ID || who.KeyID != api.SiteKey+tn.members["eve"].ID {
 		t.Errorf("called as %+v", who)
 	}
 	assert.Same(t, header, http.Header{"Content-Type": {"application/json"}})

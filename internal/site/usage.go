@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/kith/kith/internal/account"
 	"github.com/kith/kith/internal/api"
 	"github.com/kith/kith/internal/fault"
 )
@@ -27,6 +28,17 @@ type usageData struct {
 
 // SinceName returns the first hour, day or week as text.
 func (d usageData) SinceName() string { return stepName(d.By, d.Since) }
+
+// SpanName returns the length of the span as text.
+func (d usageData) SpanName() string {
+	switch {
+	case d.By == api.Hour:
+		return fmt.Sprintf("The last %d hours", 24*d.Days)
+	case d.Days == 1:
+		return "The last day"
+	}
+	return fmt.Sprintf("The last %d days", d.Days)
+}
 
 // usageSpan is a time span that the member can choose.
 type usageSpan struct {
@@ -231,17 +243,6 @@ func balances(usage api.UsagePage) (all []balance) {
 	return all
 }
 
-// keyTitle returns the text for the key that made the calls.
-func keyTitle(k api.UsageOfKey) string {
-	switch {
-	case k.Key == "":
-		return "a machine of yours"
-	case strings.HasPrefix(k.Key, SiteKey):
-		return "chat on this site"
-	}
-	return cmp.Or(k.Name, "(no name)")
-}
-
 // usageViews are the tables of one side of /usage. Each can be requested alone.
 var usageViews = []string{"day", "model", "machine", "member", "key", "code"}
 
@@ -340,10 +341,14 @@ func rowsOf(u api.UsageSide, of string) (rows [][]string) {
 		add("member", m.Member, m.UsageSum)
 	}
 	for _, k := range u.Keys {
-		add("key", keyTitle(k), k.UsageSum)
+		add("key", k.Title(), k.UsageSum)
 	}
 	for _, c := range u.Codes {
-		add("code", c.Code, api.UsageSum{Calls: c.Calls, Refused: c.Calls})
+		sum := api.UsageSum{Calls: c.Calls}
+		if account.Unserved(c.Code) {
+			sum.Refused = c.Calls
+		}
+		add("code", c.Code, sum)
 	}
 	return rows
 }

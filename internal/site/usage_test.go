@@ -113,10 +113,10 @@ func testRequestPages(t *testing.T, tn *town) {
 	none := b.get("/requests/req_none").want(t, 404, "<h1>Call</h1>", "nothing is known of a call", "if it ended just now, ask again in 2 seconds", "401")
 	assert.Lacks(t, none.body, "<dt>", "the page of an unknown call describes one")
 
-	early := account.Trace{CallID: "req_early", MemberID: ada, Started: now, Mine: true, Caller: "ada", Status: 413, Code: "request_too_large", Endpoint: "/v1/chat/completions"}
+	early := account.Trace{CallID: "req_early", MemberID: ada, Started: now, Mine: true, Caller: "ada", Status: 413, Code: "request_too_large", Message: "the body exceeds 33554432 bytes", Endpoint: "/v1/chat/completions"}
 	lost := account.Trace{CallID: "req_lost", MemberID: ada, Started: now, Mine: true, Caller: "ada", Status: 200, Code: account.Interrupted, Model: "m"}
 	check(t, tn.db.SaveTraces(t.Context(), []account.Trace{early, lost}, now))
-	b.get("/requests/req_early").want(t, 200, "The body is over the limit", "before any machine was looked for")
+	b.get("/requests/req_early").want(t, 200, "The body exceeds 33554432 bytes.", "before any machine was looked for")
 	b.get("/requests/req_lost").want(t, 200, "The hub itself ended")
 	b.get("/requests/req_0007").want(t, 200, "served")
 }
@@ -129,6 +129,20 @@ func next(page seen, from string) string {
 	}
 	rest, _, _ := strings.Cut(after, `"`)
 	return strings.ReplaceAll(from+rest, "&amp;", "&")
+}
+
+// A number of one is not followed by a plural.
+func TestOneIsNoPlural(t *testing.T) {
+	tn := newTown(t, nil)
+	ada, op := tn.as("ada"), tn.operator()
+	for query, want := range map[string]string{
+		"by=hour&days=1": "The last 24 hours, since", "by=hour&days=2": "The last 48 hours, since", "by=day&days=1": "The last day, since",
+		"by=week&days=1": "The last day, since", "by=day&days=14": "The last 14 days, since",
+	} {
+		ada.get("/usage?"+query).want(t, 200, want)
+		op.get("/operator/usage?"+query).want(t, 200, want)
+	}
+	op.get("/operator/drain?node=a").want(t, 200, "Its machine and the calls that wait there", "The call that it serves ends")
 }
 
 // TestNoDataAfterAnError checks that a page whose data cannot be read shows the error and

@@ -116,7 +116,7 @@ func worldOn(t *testing.T, config store.Config) *world {
 		Queued:    func(*fleet.Machine) int { return w.queued },
 		Trace:     db.Trace,
 		Nodes: func() []api.Node {
-			return []api.Node{{Name: "a", Alive: true, Here: true, Linked: true, Machines: 1, Calls: 2}, {Name: "b", Alive: true, Linked: true}}
+			return []api.Node{{Name: "a", Alive: true, Here: true, Linked: true, Machines: 1, Calls: 1}, {Name: "b", Alive: true, Linked: true}}
 		},
 		DrainNode: func(_ context.Context, name string) error { w.drained = append(w.drained, name); return nil },
 		Log:       slog.New(slog.NewTextHandler(&w.log, nil)),

@@ -78,6 +78,8 @@ func traceOfUsage(callID, memberID string, u query.UsageOfCallRow) account.Trace
 	case "":
 	case account.Interrupted:
 		try.Outcome = "not known: the hub stopped while the call ran"
+	case account.Cancelled:
+		try.Outcome = "the caller left while the call ran there"
 	default:
 		try.Outcome = "the call ended there: " + u.Code
 	}
