@@ -211,7 +211,10 @@ func (o *outgoing) seal(ctx context.Context, p plan, now time.Time) (sealed *sea
 	if len(to) == 0 {
 		return nil, refuse("the keys of the machines that serve %q are not valid; run kith trust", o.call.Model)
 	}
-	if err := o.Keys.sealed(to, now); err != nil { // it is in effect until the daemon ends
+	switch err := o.Keys.sealed(to, now); {
+	case err == errTrust:
+		return nil, err
+	case err != nil: // it is in effect until the daemon ends
 		o.Report("cannot keep the keys of others: %v", err)
 	}
 	cache := o.Keys.secret("cache", now)

@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/kith/kith/internal/daemon/private"
+	"github.com/kith/kith/internal/fault"
 	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/seal"
 )
@@ -37,7 +38,7 @@ const (
 	maxKeys    = 4096                // of others
 	maxPins    = 4096                // machines
 	maxSeen    = 1024                // keys that are not known
-	maxRevoked = 64
+	maxRevoked = 256
 )
 
 // login is whose file it is.
@@ -54,7 +55,8 @@ type accountKeys struct {
 	Secret [32]byte            `json:"secret"` // of this daemon: of cache names and fingerprints of prompts
 	// Approved is set if the account key is on several machines.
 	Approved bool `json:"approved"`
-	// Revoked are account keys before a Reset, which a thief may have, the oldest first.
+	// Revoked are keys of this member's machines before a Reset, which a thief may have, the
+	// oldest first.
 	Revoked []seal.Fingerprint `json:"revoked,omitzero"`
 }
 
@@ -236,16 +238,29 @@ func (k *Keyring) Accept(answer []byte) error {
 }
 
 // Reset makes another account key, which no former key signs: after a theft, a succession
-// would help the thief. Others have to compare its words, and machines that still have the
-// key before are not sealed to.
+// would help the thief. Others have to compare its words, and machines that still have a
+// key before, of this machine or of another one of the member, are not sealed to.
 func (k *Keyring) Reset() error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	next := k.own
 	rand.Read(next.Seed[:])
 	next.Former, next.Approved = nil, false
-	next.Revoked = append(slices.Clone(next.Revoked), k.account.Key().Fingerprint())
+	next.Revoked = slices.Clone(next.Revoked)
+	keys := slices.DeleteFunc(slices.Clone(k.trust.Keys), func(key Known) bool {
+		if key.Name == k.own.Member {
+			next.Revoked = append(next.Revoked, key.Fingerprint)
+		}
+		return key.Name == k.own.Member
+	})
+	b := k.book()
+	next.Revoked = append(append(next.Revoked, b.former...), b.account)
 	next.Revoked = next.Revoked[max(0, len(next.Revoked)-maxRevoked):]
+	if len(keys) < len(k.trust.Keys) { // first: without them alone, nothing is sealed for more machines
+		if err := k.keep(keys, k.trust.Machines); err != nil {
+			return err
+		}
+	}
 	return k.replace(next)
 }
 
@@ -311,13 +326,14 @@ func (k *Keyring) judge(machines []listed, now time.Time) (all []judgement, lear
 		if j.verdict != ok && j.verdict != changed {
 			continue
 		}
-		key := Known{m.statement.Account.Fingerprint(), m.Owner, m.OwnerName, j.how, now.UTC().Truncate(time.Second)}
+		name := cmp.Or(j.follows, m.OwnerName)
+		key := Known{m.statement.Account.Fingerprint(), m.Owner, name, j.how, now.UTC().Truncate(time.Second)}
 		_, pinned := k.trust.Machines[m.ID]
 		switch known := b.known(key.Fingerprint) != nil || key.Fingerprint == b.account; {
 		case j.verdict == ok && !pinned && len(k.trust.Machines) >= maxPins:
 			all[i].verdict = changed // it cannot be kept
 		case known:
-		case j.follows && len(k.trust.Keys) < maxKeys:
+		case j.follows != "" && len(k.trust.Keys) < maxKeys:
 			k.trust.Keys = append(k.trust.Keys, key)
 			b.keys, learned = k.trust.Keys, true
 		case j.verdict == ok && len(k.trust.Keys) >= maxKeys:
@@ -333,22 +349,35 @@ func (k *Keyring) judge(machines []listed, now time.Time) (all []judgement, lear
 }
 
 func (k *Keyring) book() *book {
-	return &book{
+	b := &book{
 		account: k.account.Key().Fingerprint(), approved: k.own.Approved, member: k.own.Member, revoked: k.own.Revoked,
 		keys: k.trust.Keys, pins: k.trust.Machines,
 	}
+	for _, f := range k.own.Former {
+		b.former = append(b.former, f.Key.Fingerprint())
+	}
+	return b
 }
 
-// sealed records that a call was sealed for these machines.
+// errTrust reports that the owner has changed what is known of keys while a call was sealed.
+var errTrust = fault.New(fault.StaleSeal, "the keys that calls may be sealed for have just changed; try again")
+
+// sealed records that a call is sealed for these machines. It fails with errTrust, and
+// records nothing, if the key of one of them is not judged as it was.
 func (k *Keyring) sealed(to []judgement, now time.Time) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	now = now.UTC()
-	day, news, own := now.Truncate(24*time.Hour), false, k.account.Key().Fingerprint()
+	day, news := now.Truncate(24*time.Hour), false
 	b := k.book()
 	for _, j := range to {
+		if b.judge(j.listed, now).how != j.how { // it is empty unless the key is ok
+			return errTrust
+		}
+	}
+	for _, j := range to {
 		f := j.statement.Account.Fingerprint()
-		if f != own && b.known(f) == nil {
+		if f != b.account && b.known(f) == nil {
 			k.trust.Keys = append(k.trust.Keys, Known{f, j.Owner, j.OwnerName, j.how, now.Truncate(time.Second)})
 			b.keys, news = k.trust.Keys, true
 		}
@@ -422,7 +451,9 @@ func (k *Keyring) Confirm(owner fleet.MemberID, name string, f seal.Fingerprint)
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	b := k.book()
-	other := slices.ContainsFunc(b.keys, func(key Known) bool { return key.Owner == owner && key.How == Confirmed })
+	other := slices.ContainsFunc(b.keys, func(key Known) bool {
+		return (key.Owner == owner || key.Name == name) && key.How == Confirmed
+	})
 	if known := b.known(f); other && (known == nil || known.Owner != owner || known.How != Confirmed) {
 		return fmt.Errorf("another key of %s is confirmed, and the link may be an old one: ask %s for the words of "+
 			"kith trust, then run kith trust %s WORDS", name, name, argument(name))
@@ -448,10 +479,9 @@ func (k *Keyring) Remove(name string) error {
 		of[key.Owner] = of[key.Owner] || key.Name == name
 		return key.Name == name
 	})
-	own := k.account.Key().Fingerprint()
-	pins := map[fleet.MachineID]pin{}
+	b, pins := k.book(), map[fleet.MachineID]pin{}
 	for id, p := range k.trust.Machines {
-		if !of[p.Owner] && (name != k.own.Member || p.Fingerprint != own) {
+		if !of[p.Owner] && (name != b.member || !b.isOwn(p.Fingerprint)) {
 			pins[id] = p
 		}
 	}
