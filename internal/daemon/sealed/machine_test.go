@@ -92,12 +92,16 @@ func TestTurn(t *testing.T) {
 func TestOpen(t *testing.T) {
 	m := newMachine(t)
 	h, body, _ := m.sealFor(t, chatHead, seal.Body{Text: []byte(chatText), Owner: m.keys.owner(), Cache: [16]byte{7}})
+	second, _, err := m.Receive(h)
+	assert.OK(t, err)
 	call, refusal, err := m.opened(h, body)
 	assert.Require(t, refusal == "" && err == nil, refusal, err)
 	assert.That(t, call.Model == "m" && call.Stream && call.Own && call.Cache == [16]byte{7} && string(call.Text) == chatText)
 	assert.OK(t, call.Check())
-	_, refusal, err = m.opened(h, body)
+	_, refusal, err = m.Receive(h)
 	assert.That(t, refusal == tunnel.RefusedRepeated && err == nil, "a replay", refusal, err)
+	_, refusal, err = m.Open(second, slices.Clone(body))
+	assert.That(t, refusal == tunnel.RefusedRepeated && err == nil, "a replay at the same time", refusal, err)
 
 	for name, change := range map[string]func(http.Header, []byte){
 		"another model":    func(h http.Header, _ []byte) { h.Set(tunnel.HeaderModel, "other") },
