@@ -318,7 +318,7 @@ func (k *Keyring) plan(q question, machines []listed) (plan, error) {
 
 // judge judges each machine, and reports whether it learned a key. mu is held.
 func (k *Keyring) judge(machines []listed, now time.Time) (all []judgement, learned bool) {
-	b := k.book()
+	b, owners := k.book(), map[seal.Fingerprint]fleet.MemberID{} // of keys first seen in this list
 	for i := range machines {
 		m := &machines[i]
 		j := b.judge(m, now)
@@ -339,6 +339,13 @@ func (k *Keyring) judge(machines []listed, now time.Time) (all []judgement, lear
 		case j.verdict == ok && len(k.trust.Keys) >= maxKeys:
 			all[i].verdict = changed // it cannot be kept, and so neither followed
 		default:
+			if j.verdict == ok && cmp.Or(owners[key.Fingerprint], m.Owner) != m.Owner {
+				all[i].verdict, all[i].how = bad, ""
+				continue
+			}
+			if j.verdict == ok {
+				owners[key.Fingerprint] = m.Owner
+			}
 			if len(k.seen) >= maxSeen {
 				clear(k.seen)
 			}

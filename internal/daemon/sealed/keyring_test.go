@@ -117,6 +117,15 @@ func TestSuccession(t *testing.T) {
 	assert.That(t, len(k.Keys()) == 2 && k.Keys()[1].How == Confirmed, k.Keys())
 }
 
+// A key that was first seen has one owner, also within a list.
+func TestOneOwner(t *testing.T) {
+	k := openKeys(t, t.TempDir(), "cy")
+	p := assert.Value(k.plan(question{Prefer, "m", fleet.Chat, noon, noon}, []listed{
+		shows("a", "ada", "shared", 2), shows("b", "bob", "shared", 2), shows("c", "ada", "shared", 2),
+	}))(t)
+	assert.That(t, len(p.to) == 2 && p.to[1].ID == "c" && slices.Equal(p.declined, []fleet.MachineID{"b"}), p)
+}
+
 // Words confirm the key that was seen with them, and no other.
 func TestConfirm(t *testing.T) {
 	home := t.TempDir()

@@ -131,6 +131,26 @@ func TestOpen(t *testing.T) {
 	}
 }
 
+// Whatever the hub sends as a call, it is refused, or it is the one that was sealed.
+func FuzzReceive(f *testing.F) {
+	m := newMachine(f)
+	h, body, _ := m.sealFor(f, chatHead, seal.Body{Text: []byte(chatText)})
+	f.Add(h.Get(tunnel.HeaderSealed), h.Get(tunnel.HeaderModel), h.Get(tunnel.HeaderSealKey), body)
+	f.Fuzz(func(t *testing.T, head, model, key string, body []byte) {
+		h := http.Header{tunnel.HeaderSealed: {head}, tunnel.HeaderModel: {model}, tunnel.HeaderSealKey: {key}}
+		r, refusal, err := m.Receive(h)
+		assert.That(t, (r != nil) != (refusal != "" || err != nil) && (refusal == "" || err == nil), refusal, err)
+		if r == nil {
+			return
+		}
+		call, refusal, err := m.Open(r, slices.Clone(body))
+		assert.That(t, call == nil && refusal == "" && err != nil || string(call.Text) == chatText && call.Check() == nil, refusal, err)
+		if call != nil {
+			m.unopened(r)
+		}
+	})
+}
+
 // rehead changes the head as a hub would.
 func rehead(change func(*seal.Head)) func(http.Header, []byte) {
 	return func(h http.Header, _ []byte) {

@@ -154,6 +154,9 @@ func (b *book) judge(m *listed, now time.Time) judgement {
 	case known != nil:
 		j.verdict, j.how = ok, known.How
 		return j
+	case slices.Contains(b.revoked, f):
+		j.verdict, j.revoked = changed, true
+		return j
 	}
 	for _, former := range slices.Backward(s.Former) { // rule 3
 		f := former.Former.Fingerprint()
@@ -167,7 +170,7 @@ func (b *book) judge(m *listed, now time.Time) judgement {
 		}
 	}
 	if b.differs(m, f) { // rule 4
-		j.verdict, j.revoked = changed, slices.Contains(b.revoked, f)
+		j.verdict = changed
 		return j
 	}
 	j.verdict, j.how = ok, FirstSeen // rule 5
@@ -178,9 +181,6 @@ func (b *book) judge(m *listed, now time.Time) judgement {
 // machine.
 func (b *book) differs(m *listed, f seal.Fingerprint) bool {
 	own := m.Class == fleet.Own.String()
-	if slices.Contains(b.revoked, f) {
-		return true
-	}
 	if p, sealed := b.pins[m.ID]; sealed && p.Fingerprint != f || own && b.approved || !own && m.OwnerName == b.member {
 		return true
 	}
