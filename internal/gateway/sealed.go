@@ -18,7 +18,7 @@ import (
 type Routing struct {
 	// To are the recipients, in the order of their keys.
 	To []fleet.Recipient `json:"to"`
-	// Declined are the machines that the daemon would not seal for.
+	// Declined are the machines that the daemon would not seal for, at most 16.
 	Declined []fleet.MachineID `json:"declined,omitzero"`
 	Prompt   int               `json:"prompt"` // bytes of tools and messages, padded; of embeddings 0
 	// Marks are prefixes of the prompt, shortest first: each 8 bytes of fingerprint and 2 of
@@ -40,6 +40,7 @@ const (
 	maxSealedHead = 1 << 10
 	maxRouting    = 8 << 10
 	maxRecipients = 8
+	maxDeclined   = 16 // as many as GET /api/seals lists
 	sealedKey     = 1168
 	// sealedRoom is how much longer a sealed body may be than one in clear: padding, keys,
 	// and what the translation to chat adds.
@@ -100,7 +101,7 @@ func (r *request) readSealed(call *Call) (head dialect.Head, err error) {
 	if json.Unmarshal(parts[0], &clear) != nil || clear.Version != 1 || json.Unmarshal(parts[1], &s.Routing) != nil {
 		return head, badSeal("its head or its routing cannot be read")
 	}
-	if len(s.To)*sealedKey != len(parts[2]) || s.Prompt < 0 || len(s.Marks)%10 != 0 || len(s.Marks) > 10*MaxMarks {
+	if len(s.To)*sealedKey != len(parts[2]) || len(s.Declined) > maxDeclined || s.Prompt < 0 || len(s.Marks)%10 != 0 || len(s.Marks) > 10*MaxMarks {
 		return head, badSeal("its routing does not fit its keys")
 	}
 	endpoint, ok := fleet.ParseEndpoint(clear.Endpoint)
