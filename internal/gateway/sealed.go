@@ -45,6 +45,9 @@ const (
 	// sealedRoom is how much longer a sealed body may be than one in clear: padding, keys,
 	// and what the translation to chat adds.
 	sealedRoom = 9 << 20
+	// sealedAnswerRoom is how much longer a sealed answer that is not streamed may be than one
+	// in clear: padding and what it begins with.
+	sealedAnswerRoom = 128 << 10
 )
 
 // Sealed is what the hub can read of a sealed call.
@@ -113,12 +116,8 @@ func (r *request) readSealed(call *Call) (head dialect.Head, err error) {
 	if s.Prompt = min(s.Prompt, call.maxPrompt); endpoint == fleet.EmbeddingsEndpoint {
 		s.Prompt = call.maxPrompt
 	}
-	return dialect.Head{Model: clear.Model, Stream: clear.Stream && endpoint == fleet.ChatCompletions, Choices: min(max(clear.Choices, 0), maxSealedChoices)}, nil
+	return dialect.Head{Model: clear.Model, Stream: clear.Stream && endpoint == fleet.ChatCompletions, Choices: min(max(clear.Choices, 0), dialect.MaxChoices)}, nil
 }
-
-// maxSealedChoices limits the answers that a sealed call says to request. Its machine
-// refuses a call that requests another number.
-const maxSealedChoices = 128
 
 func badSeal(why string) *fault.Fault {
 	return fault.New(fault.InvalidRequest, "the sealed call is invalid: %s", why)

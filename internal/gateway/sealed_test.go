@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/kith/kith/internal/assert"
+	"github.com/kith/kith/internal/dialect"
 	"github.com/kith/kith/internal/fault"
 	"github.com/kith/kith/internal/fleet"
 )
@@ -79,6 +80,18 @@ func TestSealedSize(t *testing.T) {
 	}
 }
 
+// The longest answer that a machine may give can be sealed; nothing longer passes.
+func TestLongSealedAnswer(t *testing.T) {
+	most := int(dialect.MaxAnswer(fleet.ChatCompletions)) + sealedAnswerRoom
+	for length, want := range map[int]int{most: 200, most + 1: 502} {
+		edge := New(hostedConfig(&backend{do: func(context.Context, *Call) (*Answer, error) {
+			return &Answer{Response: &http.Response{Body: io.NopCloser(strings.NewReader(strings.Repeat("x", length))), ContentLength: -1}}, nil
+		}}))
+		w, _ := do(edge, ask("POST", "https://hub.example/v1/sealed", sealedRequest(sealedHead, sealedRouting, "")))
+		assert.Equal(t, w.Code, want, length)
+	}
+}
+
 // A front that cannot be read is refused, and nothing of it goes on.
 func TestBadSeals(t *testing.T) {
 	edge := New(hostedConfig(refuses(fault.New(fault.InternalError, "it went on"))))
@@ -131,7 +144,7 @@ func FuzzSealed(f *testing.F) {
 			return
 		}
 		s := got.Sealed
-		assert.That(t, w.Code == 200 && got.Model.Valid() && got.Choices >= 0 && s.Prompt >= 0 && s.Prompt <= len(sent), got)
+		assert.That(t, w.Code == 200 && got.Model.Valid() && got.Choices >= 0 && got.Choices <= dialect.MaxChoices && s.Prompt >= 0 && s.Prompt <= len(sent), got)
 		assert.That(t, len(s.To) >= 1 && len(s.To) <= maxRecipients && len(s.Declined) <= maxDeclined && len(s.Marks) <= 10*MaxMarks, s)
 		head := assert.Value(base64.StdEncoding.DecodeString(s.Head))(t)
 		assert.That(t, bytes.HasPrefix(body[sealedFront:], head) && bytes.HasSuffix(body, append(bytes.Clone(s.keys), sent...)))

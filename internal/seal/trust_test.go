@@ -45,6 +45,30 @@ func TestStatement(t *testing.T) {
 	}
 }
 
+// What another program signs has the same limits.
+func TestStatementLimits(t *testing.T) {
+	account, prekey := newAccount(), assert.Value(NewPrekey())(t)
+	for _, c := range []struct {
+		machine string
+		former  int
+		ok      bool
+	}{{"m-1", 0, true}, {"m-1", 4, true}, {"m-1", 5, false}, {"", 0, false}, {strings.Repeat("m", 64), 4, true}, {strings.Repeat("m", 65), 0, false}} {
+		key, next := account.Key(), account.Key()
+		var chain []byte
+		for range c.former { // the newest first
+			f := newAccount()
+			s := f.Succeed(next)
+			chain = slices.Concat(s.Former[:], s.Signature[:], chain)
+			next = f.Key()
+		}
+		b := append([]byte(statementMagic), make([]byte, 8)...)
+		b = slices.Concat(b, []byte{0, byte(len(c.machine))}, []byte(c.machine), key[:], prekey.public, []byte{byte(c.former)}, chain)
+		signature := account.sign("", b)
+		_, err := ParseStatement(append(b, signature[:]...))
+		assert.Equal(t, err == nil, c.ok, c, err)
+	}
+}
+
 func FuzzStatement(f *testing.F) {
 	account := newAccount()
 	prekey := assert.Value(NewPrekey())(f)

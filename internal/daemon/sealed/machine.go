@@ -129,8 +129,8 @@ func (m *Machine) Receive(h http.Header) (*Received, tunnel.Refusal, error) {
 		return nil, "", errHead
 	}
 	c := &Received{text: text}
-	if c.head, err = seal.ParseHead(text); err != nil {
-		return nil, "", err
+	if c.head, err = seal.ParseHead(text); err != nil { // its text, of any member, would be in this machine's log
+		return nil, "", errHead
 	}
 	var known bool
 	if c.Endpoint, known = fleet.ParseEndpoint(c.head.Endpoint); !known || !seals(c.Endpoint) {

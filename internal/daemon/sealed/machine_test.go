@@ -131,6 +131,15 @@ func TestOpen(t *testing.T) {
 	}
 }
 
+// What a member writes into the head of a call does not get into the log of a machine.
+func TestHeadText(t *testing.T) {
+	m := newMachine(t)
+	for _, text := range []string{"{\"v\":1,\"run kith trust remove ada\":1}", `{"v":7}`, `"`} {
+		_, _, err := m.Receive(http.Header{tunnel.HeaderSealed: {base64.StdEncoding.EncodeToString([]byte(text))}})
+		assert.Equal(t, err, errHead)
+	}
+}
+
 // Whatever the hub sends as a call, it is refused, or it is the one that was sealed.
 func FuzzReceive(f *testing.F) {
 	m := newMachine(f)
