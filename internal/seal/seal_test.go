@@ -286,13 +286,17 @@ func TestWrongAnswer(t *testing.T) {
 		a := assert.Value(assert.Value(m.open(r.head, r.key(0), r.body))(t).Answer())(t)
 		return a, assert.Value(call.Answer(a.Head()))(t)
 	}
+	for _, mark := range []byte{0, 0x81} {
+		padded := make([]byte, 256)
+		padded[9] = mark
+		a, opener := answers()
+		bad := a.aead.Seal(nil, a.nonce(), padded, final)
+		assert.That(t, assert.Err(opener.Chunk(bad)) == ErrOpen && !opener.Ended(), "padding", mark)
+		assert.That(t, assert.Err(opener.Chunk(a.Chunk(nil, true))) == ErrOpen && !opener.Ended(), "after an error")
+	}
+
 	a, opener := answers()
 	assert.Equal(t, assert.Err(call.Answer(append(a.Head(), 0))), ErrOpen)
-	bad := a.aead.Seal(nil, a.nonce(), make([]byte, 256), final) // without the mark of the padding
-	assert.That(t, assert.Err(opener.Chunk(bad)) == ErrOpen && !opener.Ended(), "padding")
-	assert.That(t, assert.Err(opener.Chunk(a.Chunk(nil, true))) == ErrOpen && !opener.Ended(), "after an error")
-
-	a, opener = answers()
 	assert.Equal(t, assert.Err(opener.Chunk(a.Chunk(nil, true))), io.EOF)
 	func() {
 		defer func() { assert.That(t, recover() != nil, "sealed after the last chunk") }()
