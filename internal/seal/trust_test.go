@@ -106,6 +106,9 @@ func TestWords(t *testing.T) {
 	assert.Fails(t, assert.Err(ParseWords("abandon ability")), "8 words, not 2")
 	assert.Fails(t, assert.Err(ParseWords("able able able able able able able aaaa")), `"aaaa"`)
 	assert.Fails(t, assert.Err(ParseWords("able able able able able able able zzz")), `"zzz"`)
+	for _, n := range []int{0, 7, 9} {
+		assert.Fails(t, assert.Err(ParseWords(strings.Repeat("able ", n))), "there must be 8 words")
+	}
 	for typed, want := range map[string]string{
 		"equipp": `word 2, "equipp", is not in the list, did you mean "equip"?`,
 		"aba":    `word 2, "aba", is not in the list, did you mean "abandon"?`,

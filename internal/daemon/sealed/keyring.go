@@ -25,7 +25,7 @@ import (
 )
 
 // The files of a Keyring in the daemon's home, both 0600. A file of another login is moved
-// to its name with .old.
+// to its name with .old, and comes back with that login.
 const (
 	accountFile = "seal.json"
 	trustFile   = "trust.json"
@@ -119,7 +119,8 @@ func readFile(home, name string, into any) error {
 func OpenKeyring(home, hub, member string) (*Keyring, error) {
 	who, now := login{hub, member}, time.Now()
 	k := &Keyring{home: home, seen: map[seal.Fingerprint]Known{}}
-	err := k.read(accountFile, &k.own, &k.own.login, who)
+	var err error
+	k.own, err = readOf(home, accountFile, who, func(a *accountKeys) login { return a.login })
 	if errors.Is(err, fs.ErrNotExist) {
 		k.own = accountKeys{login: who}
 		rand.Read(k.own.Seed[:])
@@ -130,7 +131,8 @@ func OpenKeyring(home, hub, member string) (*Keyring, error) {
 		return nil, err
 	}
 	k.account = seal.NewAccount(k.own.Seed)
-	if err = k.read(trustFile, &k.trust, &k.trust.login, who); errors.Is(err, fs.ErrNotExist) {
+	k.trust, err = readOf(home, trustFile, who, func(t *trusted) login { return t.login })
+	if errors.Is(err, fs.ErrNotExist) {
 		k.trust, err = trusted{login: who}, nil
 	}
 	if k.trust.Machines == nil {
@@ -140,16 +142,36 @@ func OpenKeyring(home, hub, member string) (*Keyring, error) {
 	return k, err
 }
 
-// read reads a file. It moves one of another login away, as if there were none.
-func (k *Keyring) read(name string, into any, of *login, who login) error {
-	path := filepath.Join(k.home, name)
-	if err := readFile(k.home, name, into); err != nil || *of == who {
-		return err
+// readOf reads the file of a login. One of another login is moved away, as if there were
+// none; one of this login that was moved away before comes back.
+func readOf[T any](home, name string, who login, of func(*T) login) (T, error) {
+	var now, before, none T
+	err := readFile(home, name, &now)
+	missing := errors.Is(err, fs.ErrNotExist)
+	if err != nil && !missing || err == nil && of(&now) == who {
+		return now, err
 	}
-	if err := os.Rename(path, path+oldSuffix); err != nil {
-		return fmt.Errorf("cannot keep the keys of %s on %s: %w", of.Member, of.Hub, err)
+	path := filepath.Join(home, name)
+	old, aside := path+oldSuffix, path+".moving"
+	back := readFile(home, name+oldSuffix, &before) == nil && of(&before) == who
+	var moves [][2]string
+	switch {
+	case back && missing: // it was ended between two moves
+		moves = [][2]string{{old, path}}
+	case back:
+		moves = [][2]string{{path, aside}, {old, path}, {aside, old}}
+	case !missing:
+		moves = [][2]string{{path, old}}
 	}
-	return fs.ErrNotExist
+	for _, m := range moves {
+		if err := os.Rename(m[0], m[1]); err != nil {
+			return none, fmt.Errorf("cannot keep the keys of %s on %s: %w", of(&now).Member, of(&now).Hub, err)
+		}
+	}
+	if back {
+		return before, nil
+	}
+	return none, fs.ErrNotExist
 }
 
 func (k *Keyring) write(name string, v any) error {

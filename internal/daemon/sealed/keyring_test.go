@@ -38,10 +38,18 @@ func TestAccountKey(t *testing.T) {
 	assert.OK(t, k.Confirm("m_1", "bob", printOf(7)))
 	other := openKeys(t, home, "eve")
 	assert.That(t, other.Words() != k.Words() && len(other.Keys()) == 0, "the keys of another login")
-	assert.OK(t, os.Rename(filepath.Join(home, "seal.json.old"), filepath.Join(home, "seal.json")))
-	assert.OK(t, os.Rename(filepath.Join(home, "trust.json.old"), filepath.Join(home, "trust.json")))
+	assert.OK(t, other.Confirm("m_2", "ben", printOf(8)))
+	for range 2 { // what was known of others is not lost by a login as someone else
+		back := openKeys(t, home, "ada")
+		assert.That(t, back.Words() == k.Words() && len(back.Keys()) == 1 && back.Keys()[0].Name == "bob", back.Keys())
+		third := openKeys(t, home, "eve")
+		assert.That(t, third.Words() == other.Words() && len(third.Keys()) == 1 && third.Keys()[0].Name == "ben", third.Keys())
+	}
+	for _, name := range []string{"seal.json", "trust.json"} { // ended between two moves
+		assert.OK(t, os.Rename(filepath.Join(home, name), filepath.Join(home, name+".moving")))
+	}
 	back := openKeys(t, home, "ada")
-	assert.That(t, back.Words() == k.Words() && len(back.Keys()) == 1, "the copy is the backup")
+	assert.That(t, back.Words() == k.Words() && len(back.Keys()) == 1, back.Keys())
 
 	assert.OK(t, CheckFiles(home))
 	if runtime.GOOS != "windows" {
