@@ -45,6 +45,9 @@ func TestAccountKey(t *testing.T) {
 		third := openKeys(t, home, "eve")
 		assert.That(t, third.Words() == other.Words() && len(third.Keys()) == 1 && third.Keys()[0].Name == "ben", third.Keys())
 	}
+	away := t.TempDir()
+	one, two, three := openKeys(t, away, "ada"), openKeys(t, away, "eve"), openKeys(t, away, "zoe")
+	assert.That(t, three.Words() != one.Words() && three.Words() != two.Words(), "the keys of another login")
 	for _, name := range []string{"seal.json", "trust.json"} { // ended between two moves
 		assert.OK(t, os.Rename(filepath.Join(home, name), filepath.Join(home, name+".moving")))
 	}

@@ -85,6 +85,14 @@ func TestTurn(t *testing.T) {
 		assert.That(t, err == nil && s.Statement == nil, "a statement of a key that is too old")
 		assert.OK(t, assert.Err(m.Turn(time.Now())))
 		assert.Equal(t, len(m.Seals()), 1)
+
+		// A clock that was set back makes no key older than it may get.
+		now := time.Now()
+		last := m.Seals()
+		changed, err = m.Turn(now.Add(-time.Hour))
+		assert.That(t, changed && err == nil && len(m.Seals()) == 2 && m.Seals()[1] == last[0], m.Seals())
+		changed, err = m.Turn(now.Add(-2 * time.Hour))
+		assert.That(t, changed && err == nil && len(m.Seals()) == 2 && !slices.Contains(m.Seals(), last[0]), m.Seals())
 	})
 }
 
@@ -119,6 +127,13 @@ func TestOpen(t *testing.T) {
 		change(h, body)
 		call, refusal, err := m.opened(h, body)
 		assert.That(t, call == nil && refusal == "" && err != nil, name, refusal, err)
+	}
+	for _, endpoint := range []string{"/v1/messages", "/v1/audio/transcriptions", "/v1/nothing", ""} {
+		head := chatHead
+		head.Endpoint = endpoint
+		h, _, _ := m.sealFor(t, head, seal.Body{Text: []byte(chatText)})
+		_, _, err := m.Receive(h)
+		assert.Equal(t, err, errHead, endpoint)
 	}
 	for name, text := range map[string]string{
 		"another model": `{"model":"x","stream":true,"messages":[]}`, "no stream": `{"model":"m","messages":[]}`,
@@ -182,6 +197,9 @@ func TestManyCalls(t *testing.T) {
 	assert.That(t, refusal == tunnel.RefusedStaleKey && err == nil, refusal, err)
 	changed, err := m.Turn(time.Now())
 	assert.That(t, changed && err == nil && len(m.Seals()) == 2)
+	m.prekeys[0].opened = m.prekeys[1].opened
+	changed, err = m.Turn(time.Now())
+	assert.That(t, changed && err == nil && len(m.Seals()) == 2, "a third key", m.Seals())
 	for i := range maxContexts {
 		m.prekeys[0].receivers[fmt.Sprint(i)] = nil
 	}
