@@ -112,10 +112,15 @@ func TestOpen(t *testing.T) {
 	assert.That(t, refusal == tunnel.RefusedRepeated && err == nil, "a replay at the same time", refusal, err)
 
 	for name, change := range map[string]func(http.Header, []byte){
-		"another model":    func(h http.Header, _ []byte) { h.Set(tunnel.HeaderModel, "other") },
-		"no head":          func(h http.Header, _ []byte) { h.Del(tunnel.HeaderSealed) },
-		"no key":           func(h http.Header, _ []byte) { h.Del(tunnel.HeaderSealKey) },
-		"a short key":      func(h http.Header, _ []byte) { h.Set(tunnel.HeaderSealKey, h.Get(tunnel.HeaderSealKey)[:80]) },
+		"another model": func(h http.Header, _ []byte) { h.Set(tunnel.HeaderModel, "other") },
+		"no head":       func(h http.Header, _ []byte) { h.Del(tunnel.HeaderSealed) },
+		"no key":        func(h http.Header, _ []byte) { h.Del(tunnel.HeaderSealKey) },
+		"a short key":   func(h http.Header, _ []byte) { h.Set(tunnel.HeaderSealKey, h.Get(tunnel.HeaderSealKey)[:80]) },
+		"a long key id": func(h http.Header, _ []byte) {
+			id, key, _ := strings.Cut(h.Get(tunnel.HeaderSealKey), " ")
+			b, _ := base64.StdEncoding.DecodeString(id)
+			h.Set(tunnel.HeaderSealKey, base64.StdEncoding.EncodeToString(append(b, 0))+" "+key)
+		},
 		"a changed body":   func(_ http.Header, b []byte) { b[len(b)/2] ^= 1 },
 		"another endpoint": rehead(func(h *seal.Head) { h.Endpoint = "/v1/embeddings" }),
 		"no stream":        rehead(func(h *seal.Head) { h.Stream = false }),
@@ -309,6 +314,28 @@ func TestNotRun(t *testing.T) {
 	}
 	_, refusal, _ := m.opened(h, body)
 	assert.Equal(t, refusal, tunnel.RefusedRepeated)
+
+	h, body, _ = m.sealFor(t, chatHead, seal.Body{Text: []byte(chatText)})
+	call, _, err := m.opened(h, body)
+	assert.OK(t, err)
+	cut := call.Answer(httptest.NewRecorder(), "") // a stream that began, and was cut
+	cut.WriteHeader(200)
+	cut.End()
+	_, refusal, _ = m.opened(h, body)
+	assert.Equal(t, refusal, tunnel.RefusedRepeated)
+}
+
+// A call of embeddings is checked as one, and is never streamed.
+func TestEmbeddings(t *testing.T) {
+	m := newMachine(t)
+	for text, ok := range map[string]bool{
+		`{"model":"m","input":"a"}`: true, `{"model":"m","input":"a","stream":true}`: true, `{"model":"x","input":"a"}`: false, `{"model":"m"}`: false,
+	} {
+		h, body, _ := m.sealFor(t, seal.Head{Endpoint: "/v1/embeddings", Model: "m"}, seal.Body{Text: []byte(text)})
+		call, _, err := m.opened(h, body)
+		assert.OK(t, err)
+		assert.Equal(t, call.Check() == nil, ok, text)
+	}
 }
 
 // A machine seals an error of any code, and only those that an engine can cause are passed.
