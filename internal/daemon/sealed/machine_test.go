@@ -325,6 +325,16 @@ func TestNotRun(t *testing.T) {
 	assert.Equal(t, refusal, tunnel.RefusedRepeated)
 }
 
+// The beginning of an answer is not an answer.
+func TestNotTheEnd(t *testing.T) {
+	m := newMachine(t)
+	h, body, sealed := m.sealFor(t, chatHead, seal.Body{Text: []byte(chatText)})
+	call, _, err := m.opened(h, body)
+	assert.OK(t, err)
+	text, err := (&incoming{sealed: sealed}).openAll(append(call.answer.Head(), call.answer.Chunk([]byte("Hello"), false)...))
+	assert.That(t, text == nil && err == seal.ErrOpen, text, err)
+}
+
 // A call of embeddings is checked as one, and is never streamed.
 func TestEmbeddings(t *testing.T) {
 	m := newMachine(t)
