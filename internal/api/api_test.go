@@ -47,6 +47,7 @@ type world struct {
 	keys     map[string]string // secrets of API keys, and whose they are
 	uses     []fleet.ActiveCall
 	queued   int
+	padding  int  // of statements of keys, in bytes
 	crash    bool // Admit panics
 	log      bytes.Buffer
 }
@@ -83,7 +84,7 @@ func worldOn(t *testing.T, config store.Config) *world {
 			return []Model{{ID: fleet.ModelID("of-" + c.Name)}}, nil
 		},
 		Seal: func(_ context.Context, id fleet.MachineID) (fleet.Seal, error) {
-			return fleet.Seal{Statement: []byte("statement of " + id), Ask: []byte("ask")}, nil
+			return fleet.Seal{Statement: append([]byte("statement of "+id), make([]byte, w.padding)...), Ask: []byte("ask")}, nil
 		},
 		Control: func(_ context.Context, id fleet.MachineID, c fleet.Control) error {
 			assert.Equal(t, string(id), w.machine.ID, "machine", id, "was to be changed")
@@ -742,6 +743,20 @@ func TestKeysForInference(t *testing.T) {
 	}
 	if diff := cmp.Diff(before, w.adas(), cmp.AllowUnexported(response{})); diff != "" {
 		t.Errorf("it changed what is ada's:\n%s", diff)
+	}
+}
+
+// A list has the statements of the machines with keys, and none that is too long.
+func TestSeals(t *testing.T) {
+	w := newWorld(t)
+	box := *w.snapshot.Machine(fleet.MachineID(w.machine.ID))
+	box.Seals = []fleet.SealKey{{1}}
+	w.snapshot = w.snapshot.WithMachine(&box)
+	text := "statement of " + w.machine.ID
+	for padding, want := range map[int]int{0: len(text), maxStatement - len(text): maxStatement, maxStatement - len(text) + 1: 0} {
+		w.padding = padding
+		list := good[fleet.SealList](w, "ada", "GET", "/api/seals?model=tiny", "")
+		assert.That(t, len(list.Machines) == 1 && list.Machines[0].Keys[0] == box.Seals[0] && len(list.Machines[0].Statement) == want, list)
 	}
 }
 

@@ -16,6 +16,9 @@ const (
 	maxSeals = 16
 	// sealTime is how long a machine may take to send the statement of its key.
 	sealTime = time.Second
+	// maxStatement is the maximum size of a statement in bytes (spec/sealed.md#statement). With
+	// larger ones a machine could make the list too long to be read.
+	maxStatement = 2 << 10
 )
 
 // listSeals lists the machines that a call for a model can be sealed for, with the statements
@@ -49,7 +52,7 @@ func (a *API) listSeals(ctx context.Context, c fleet.Caller, in ModelQuestion) (
 			continue
 		}
 		fetching.Go(func() {
-			if seal, err := a.Seal(ctx, m.ID); err == nil {
+			if seal, err := a.Seal(ctx, m.ID); err == nil && len(seal.Statement) <= maxStatement {
 				m.Statement = seal.Statement
 			}
 		})

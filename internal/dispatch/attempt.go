@@ -134,7 +134,7 @@ func (d *Dispatcher) send(ctx context.Context, a *attempt) (*gateway.Answer, out
 		a.daemonReason = tunnel.RefusalIn(response.Header)
 		out, f := readNon200(response, a.call.Sealed != nil)
 		response.Body.Close()
-		if out != failed && a.daemonReason != tunnel.RefusedStaleKey && a.daemonReason != tunnel.RefusedRepeated {
+		if out != failed && !(a.needsOtherSeal() && a.mayNameState()) {
 			d.leaveOut(a)
 		}
 		finish(out)
@@ -261,7 +261,7 @@ func (d *Dispatcher) leaveOut(a *attempt) {
 	namesState := false
 	switch a.daemonReason {
 	case tunnel.RefusedBusy, tunnel.RefusedPaused, tunnel.RefusedHours, tunnel.RefusedSpent:
-		namesState = a.Class != fleet.Grouped || !a.gotBody // otherwise a hostile machine could read prompt after prompt
+		namesState = a.mayNameState()
 	}
 	until := a.Offer.Load.Refused(fleet.Refusal{
 		Class: a.Class, Sent: now.Add(-time.Since(a.began)), Received: now,
@@ -297,6 +297,16 @@ func (d *Dispatcher) recordServed(call *gateway.Call) {
 	if more {
 		d.OnMachine(last.Machine.ID)
 	}
+}
+
+// mayNameState reports whether the daemon's reason is no strike against the machine. If it
+// always were, a hostile machine of a group could read prompt after prompt.
+func (a *attempt) mayNameState() bool { return a.Class != fleet.Grouped || !a.gotBody }
+
+// needsOtherSeal reports whether the machine refused a sealed call because of its seal
+// (spec/sealed.md#stale-key).
+func (a *attempt) needsOtherSeal() bool {
+	return a.call.Sealed != nil && (a.daemonReason == tunnel.RefusedStaleKey || a.daemonReason == tunnel.RefusedRepeated)
 }
 
 func newRequest(ctx context.Context, path string) *http.Request {

@@ -10,7 +10,6 @@ import (
 	"github.com/kith/kith/internal/fault"
 	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/gateway"
-	"github.com/kith/kith/internal/tunnel"
 )
 
 // reportEvery is how often a waiting call's position is reported to its caller.
@@ -127,7 +126,7 @@ func (c *activeCall) runOn(ctx context.Context, r *reservation) (*gateway.Answer
 		return nil, fault.New(fault.MachineOffline, "two machines disconnected during the answer; try again shortly")
 	}
 	c.lostOne = c.lostOne || outcome == vanished
-	c.staleKey = c.staleKey || a.daemonReason == tunnel.RefusedStaleKey || a.daemonReason == tunnel.RefusedRepeated
+	c.staleKey = c.staleKey || a.needsOtherSeal()
 	c.query.Avoid, c.query.Gone = append(c.query.Avoid, r.Machine.ID), true
 	if len(c.query.Avoid) == fleet.MaxCandidates {
 		return nil, c.exhausted(ctx)

@@ -9,6 +9,7 @@ import (
 	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/fault"
 	"github.com/kith/kith/internal/fleet"
+	"github.com/kith/kith/internal/gateway"
 	"github.com/kith/kith/internal/tunnel"
 )
 
@@ -88,4 +89,29 @@ func TestSealedFaults(t *testing.T) {
 	clear := &http.Response{StatusCode: 400, Header: http.Header{}, Body: io.NopCloser(strings.NewReader(`{"error":{"message":"secret"}}`))}
 	_, err = readNon200(clear, true)
 	assert.That(t, !strings.Contains(err.Error(), "secret"), err)
+}
+
+// A machine that cannot take a call because of its seal has done nothing wrong, unless it
+// has read the prompt of a group's member, or the call has no seal.
+func TestStaleKeyCounts(t *testing.T) {
+	for _, c := range []struct {
+		reason        tunnel.Refusal
+		class         fleet.Class
+		sealed, body  bool
+		other, spared bool
+	}{
+		{tunnel.RefusedStaleKey, fleet.Grouped, true, false, true, true},
+		{tunnel.RefusedStaleKey, fleet.Grouped, true, true, true, false},
+		{tunnel.RefusedRepeated, fleet.Grouped, true, true, true, false},
+		{tunnel.RefusedRepeated, fleet.Shared, true, true, true, true},
+		{tunnel.RefusedStaleKey, fleet.Shared, false, false, false, true},
+		{tunnel.RefusedBusy, fleet.Shared, true, false, false, true},
+	} {
+		call := &gateway.Call{}
+		if c.sealed {
+			call.Sealed = &gateway.Sealed{}
+		}
+		a := &attempt{call: call, daemonReason: c.reason, gotBody: c.body, reservation: &reservation{Candidate: fleet.Candidate{Class: c.class}}}
+		assert.That(t, a.needsOtherSeal() == c.other && a.mayNameState() == c.spared, c)
+	}
 }

@@ -18,7 +18,7 @@ import (
 type Routing struct {
 	// To are the recipients, in the order of their keys.
 	To []fleet.Recipient `json:"to"`
-	// Declined are the machines that the daemon would not seal for.
+	// Declined are the machines that the daemon would not seal for, at most 16.
 	Declined []fleet.MachineID `json:"declined,omitzero"`
 	Prompt   int               `json:"prompt"` // bytes of tools and messages, padded; of embeddings 0
 	// Marks are prefixes of the prompt, shortest first: each 8 bytes of fingerprint and 2 of
@@ -40,10 +40,14 @@ const (
 	maxSealedHead = 1 << 10
 	maxRouting    = 8 << 10
 	maxRecipients = 8
+	maxDeclined   = 16 // as many as GET /api/seals lists
 	sealedKey     = 1168
 	// sealedRoom is how much longer a sealed body may be than one in clear: padding, keys,
 	// and what the translation to chat adds.
 	sealedRoom = 9 << 20
+	// sealedAnswerRoom is how much longer a sealed answer that is not streamed may be than one
+	// in clear: padding and what it begins with.
+	sealedAnswerRoom = 128 << 10
 )
 
 // Sealed is what the hub can read of a sealed call.
@@ -100,7 +104,7 @@ func (r *request) readSealed(call *Call) (head dialect.Head, err error) {
 	if json.Unmarshal(parts[0], &clear) != nil || clear.Version != 1 || json.Unmarshal(parts[1], &s.Routing) != nil {
 		return head, badSeal("its head or its routing cannot be read")
 	}
-	if len(s.To)*sealedKey != len(parts[2]) || s.Prompt < 0 || len(s.Marks)%10 != 0 || len(s.Marks) > 10*MaxMarks {
+	if len(s.To)*sealedKey != len(parts[2]) || len(s.Declined) > maxDeclined || s.Prompt < 0 || len(s.Marks)%10 != 0 || len(s.Marks) > 10*MaxMarks {
 		return head, badSeal("its routing does not fit its keys")
 	}
 	endpoint, ok := fleet.ParseEndpoint(clear.Endpoint)
@@ -112,12 +116,8 @@ func (r *request) readSealed(call *Call) (head dialect.Head, err error) {
 	if s.Prompt = min(s.Prompt, call.maxPrompt); endpoint == fleet.EmbeddingsEndpoint {
 		s.Prompt = call.maxPrompt
 	}
-	return dialect.Head{Model: clear.Model, Stream: clear.Stream && endpoint == fleet.ChatCompletions, Choices: min(max(clear.Choices, 0), maxSealedChoices)}, nil
+	return dialect.Head{Model: clear.Model, Stream: clear.Stream && endpoint == fleet.ChatCompletions, Choices: min(max(clear.Choices, 0), dialect.MaxChoices)}, nil
 }
-
-// maxSealedChoices limits the answers that a sealed call says to request. Its machine
-// refuses a call that requests another number.
-const maxSealedChoices = 128
 
 func badSeal(why string) *fault.Fault {
 	return fault.New(fault.InvalidRequest, "the sealed call is invalid: %s", why)

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/kith/kith/internal/assert"
+	"github.com/kith/kith/internal/dialect"
 	"github.com/kith/kith/internal/fault"
 	"github.com/kith/kith/internal/fleet"
 )
@@ -79,6 +80,18 @@ func TestSealedSize(t *testing.T) {
 	}
 }
 
+// The longest answer that a machine may give can be sealed; nothing longer passes.
+func TestLongSealedAnswer(t *testing.T) {
+	most := int(dialect.MaxAnswer(fleet.ChatCompletions)) + sealedAnswerRoom
+	for length, want := range map[int]int{most: 200, most + 1: 502} {
+		edge := New(hostedConfig(&backend{do: func(context.Context, *Call) (*Answer, error) {
+			return &Answer{Response: &http.Response{Body: io.NopCloser(strings.NewReader(strings.Repeat("x", length))), ContentLength: -1}}, nil
+		}}))
+		w, _ := do(edge, ask("POST", "https://hub.example/v1/sealed", sealedRequest(sealedHead, sealedRouting, "")))
+		assert.Equal(t, w.Code, want, length)
+	}
+}
+
 // A front that cannot be read is refused, and nothing of it goes on.
 func TestBadSeals(t *testing.T) {
 	edge := New(hostedConfig(refuses(fault.New(fault.InternalError, "it went on"))))
@@ -89,6 +102,7 @@ func TestBadSeals(t *testing.T) {
 		"a version": sealedRequest(strings.Replace(sealedHead, `"v":1`, `"v":2`, 1), sealedRouting, ""), "no json": sealedRequest("x", sealedRouting, ""),
 		"no routing":    sealedRequest(sealedHead, "x", ""),
 		"one recipient": sealedRequest(sealedHead, `{"to":[{"machine":"a","key":"AQEBAQEBAQE="}],"prompt":1}`, ""),
+		"declined":      sealedRequest(sealedHead, strings.Replace(sealedRouting, `"c"`, `"c"`+strings.Repeat(`,"c"`, maxDeclined), 1), ""),
 		"negative":      sealedRequest(sealedHead, strings.Replace(sealedRouting, "512", "-1", 1), ""),
 		"marks":         sealedRequest(sealedHead, strings.Replace(sealedRouting, `"prompt"`, `"marks":"AAAA","prompt"`, 1), ""),
 		"audio":         sealedRequest(strings.Replace(sealedHead, "/v1/chat/completions", "/v1/audio/transcriptions", 1), sealedRouting, ""),
@@ -105,6 +119,41 @@ func TestBadSeals(t *testing.T) {
 			t.Errorf("%s: %d %s", name, w.Code, w.Body)
 		}
 	}
+}
+
+// Whatever a caller sends, it is refused, or the hub has read what the front says and passes
+// on the rest.
+func FuzzSealed(f *testing.F) {
+	f.Add([]byte(sealedRequest(sealedHead, sealedRouting, "body")))
+	f.Add([]byte(sealedRequest(strings.Replace(sealedHead, "chat/completions", "embeddings", 1), strings.Replace(sealedRouting, `"prompt"`, `"marks":"AAAAAAAAAAAAAA==","prompt"`, 1), "")))
+	var got *Call
+	var sent []byte
+	edge := New(hostedConfig(&backend{do: func(_ context.Context, call *Call) (*Answer, error) {
+		got = call
+		r, _ := http.NewRequest("POST", "http://machine/", nil)
+		_, body := call.Request()
+		call.Attach(r, body)
+		sent, _ = io.ReadAll(r.Body)
+		return &Answer{Response: &http.Response{Body: io.NopCloser(strings.NewReader("data: [DONE]\n\n")), ContentLength: -1}}, nil
+	}}))
+	f.Fuzz(func(t *testing.T, body []byte) {
+		got = nil
+		w, _ := do(edge, ask("POST", "https://hub.example/v1/sealed", string(body)))
+		if got == nil {
+			assert.That(t, w.Code == 400 || w.Code == 404, w.Code, w.Body) // 404: a model's id
+			return
+		}
+		s := got.Sealed
+		assert.That(t, w.Code == 200 && got.Model.Valid() && got.Choices >= 0 && got.Choices <= dialect.MaxChoices && s.Prompt >= 0 && s.Prompt <= len(sent), got)
+		assert.That(t, len(s.To) >= 1 && len(s.To) <= maxRecipients && len(s.Declined) <= maxDeclined && len(s.Marks) <= 10*MaxMarks, s)
+		head := assert.Value(base64.StdEncoding.DecodeString(s.Head))(t)
+		assert.That(t, bytes.HasPrefix(body[sealedFront:], head) && bytes.HasSuffix(body, append(bytes.Clone(s.keys), sent...)))
+		for i, to := range s.To {
+			key := s.Key(to.Machine, []fleet.SealKey{to.Key})
+			_, text, _ := strings.Cut(key, " ")
+			assert.That(t, len(assert.Value(base64.StdEncoding.DecodeString(text))(t)) == sealedKey, i)
+		}
+	})
 }
 
 // Of a sealed stream only sealed frames and the end mark pass.

@@ -91,6 +91,9 @@ func (r *request) unary() error {
 // those of reading, or *fault.Fault.
 func (c *Call) Hold(in *spool.Spool, answer io.Reader, announced int64) (*spool.Bytes, error) {
 	limit := dialect.MaxAnswer(c.Endpoint)
+	if c.Sealed != nil {
+		limit += sealedAnswerRoom
+	}
 	held := in.Hold(c.holder(), announced)
 	n, err := held.ReadFrom(io.LimitReader(answer, limit+1))
 	if n > limit || announced > limit {

@@ -1,6 +1,7 @@
 package seal
 
 import (
+	"bytes"
 	"crypto/cipher"
 	"crypto/hpke"
 	"crypto/rand"
@@ -54,6 +55,7 @@ func ParseHead(text []byte) (h Head, err error) {
 // it is kept. It is safe for concurrent use.
 type Sender struct {
 	id      KeyID
+	prekey  []byte
 	enc     []byte
 	context *hpke.Sender
 }
@@ -65,8 +67,12 @@ func NewSender(s *Statement) (*Sender, error) {
 		return nil, err
 	}
 	enc, context, err := hpke.NewSender(public, kdf, hpke.ExportOnly(), info)
-	return &Sender{s.KeyID, enc, context}, err
+	return &Sender{s.KeyID, s.prekey, enc, context}, err
 }
+
+// IsFor reports whether the sender is for the prekey of a statement. Someone may have looked
+// for a prekey with the id of another one, which has 64 bits.
+func (s *Sender) IsFor(t *Statement) bool { return bytes.Equal(s.prekey, t.prekey) }
 
 // Call is a sealed call.
 type Call struct {

@@ -259,6 +259,8 @@ func TestConcurrentUse(t *testing.T) {
 
 func TestLimits(t *testing.T) {
 	m := newMachine(t)
+	const head = `{"v":1,"call":"AAAAAAAAAAAAAAAAAAAAAA==","endpoint":"chat","model":"m","stream":false,"n":1}`
+	assert.OK(t, assert.Err(ParseHead([]byte(head+strings.Repeat(" ", maxHead-len(head))))))
 	nine := slices.Repeat([]*Sender{m.sender}, MaxRecipients+1)
 	for name, err := range map[string]error{
 		"no recipient":    assert.Err(Seal(Head{}, nil, nil, Body{})),
@@ -266,11 +268,65 @@ func TestLimits(t *testing.T) {
 		"a key twice":     assert.Err(Seal(Head{}, nil, nine[:2], Body{})),
 		"a long head":     assert.Err(Seal(Head{Model: strings.Repeat("m", maxHead)}, nil, nine[:1], Body{})),
 		"long routing":    assert.Err(Seal(Head{}, make([]byte, maxRouting+1), nine[:1], Body{})),
-		"another version": assert.Err(ParseHead([]byte(`{"v":2,"call":"AAAAAAAAAAAAAAAAAAAAAA==","endpoint":"chat","model":"m","stream":false,"n":1}`))),
+		"no version":      assert.Err(ParseHead([]byte(strings.Replace(head, `"v":1`, `"v":0`, 1)))),
+		"another version": assert.Err(ParseHead([]byte(strings.Replace(head, `"v":1`, `"v":2`, 1)))),
 		"another member":  assert.Err(ParseHead([]byte(`{"v":1,"x":2}`))),
-		"a large head":    assert.Err(ParseHead(make([]byte, maxHead+1))),
+		"a large head":    assert.Err(ParseHead([]byte(head + strings.Repeat(" ", maxHead+1-len(head))))),
 	} {
 		assert.That(t, err != nil, name)
+	}
+}
+
+// What a machine's own answer can do wrong is an error, and its end is none.
+func TestWrongAnswer(t *testing.T) {
+	m := newMachine(t)
+	call := seal(t, Body{}, m)
+	r := readFront(t, call.Request)
+	answers := func() (*AnswerSealer, *AnswerOpener) {
+		a := assert.Value(assert.Value(m.open(r.head, r.key(0), r.body))(t).Answer())(t)
+		return a, assert.Value(call.Answer(a.Head()))(t)
+	}
+	for _, mark := range []byte{0, 0x81} {
+		padded := make([]byte, 256)
+		padded[9] = mark
+		a, opener := answers()
+		bad := a.aead.Seal(nil, a.nonce(), padded, final)
+		assert.That(t, assert.Err(opener.Chunk(bad)) == ErrOpen && !opener.Ended(), "padding", mark)
+		assert.That(t, assert.Err(opener.Chunk(a.Chunk(nil, true))) == ErrOpen && !opener.Ended(), "after an error")
+	}
+
+	a, opener := answers()
+	assert.Equal(t, assert.Err(call.Answer(append(a.Head(), 0))), ErrOpen)
+	assert.Equal(t, assert.Err(opener.Chunk(a.Chunk(nil, true))), io.EOF)
+	func() {
+		defer func() { assert.That(t, recover() != nil, "sealed after the last chunk") }()
+		a.Chunk(nil, false)
+	}()
+	a.ended = false
+	assert.That(t, assert.Err(opener.Chunk(a.Chunk(nil, true))) == ErrOpen && opener.Ended(), "after the end")
+
+	nonces := map[string]bool{}
+	for shift := range 64 {
+		a.count = 1 << shift
+		nonces[string(a.nonce())] = true
+	}
+	assert.Equal(t, len(nonces), 64)
+}
+
+// A caller that seals less than a cache name and a proof is refused.
+func TestShortBody(t *testing.T) {
+	m := newMachine(t)
+	head := readFront(t, seal(t, Body{}, m).Request).head
+	hash, fileKey := sha256.Sum256(head), make([]byte, keySize)
+	for size, want := range map[int]error{0: ErrOpen, bodyFront - 1: ErrOpen, bodyFront: nil} {
+		aead, nonce, err := derive(fileKey, hash[:], labelBody)
+		assert.OK(t, err)
+		body := aead.Seal(nil, nonce, pad(make([]byte, size, PaddedSize(size)), size), nil)
+		x, err := export(m.sender.context.Export, hash)
+		assert.OK(t, err)
+		sum := sha256.Sum256(body)
+		_, err = m.open(head, append(slices.Clone(m.sender.enc), x.aead.Seal(nil, x.nonce, fileKey, sum[:])...), body)
+		assert.Equal(t, err, want, size)
 	}
 }
 

@@ -36,12 +36,37 @@ func TestStatement(t *testing.T) {
 
 	text = assert.Value(account.Sign("m-1", prekey, made, []Succession{oldest.Succeed(account.Key()), older.Succeed(account.Key())}))(t)
 	assert.Fails(t, assert.Err(ParseStatement(text)), "former key")
+	assert.That(t, assert.Err(account.Sign("", prekey, made, nil)) != nil, "no machine")
 	for _, bad := range [][]Succession{slices.Repeat(former, 3), nil} {
 		machine := "m-1"
 		if bad == nil {
 			machine = strings.Repeat("m", maxMachineID+1)
 		}
 		assert.That(t, assert.Err(account.Sign(machine, prekey, made, bad)) != nil, "too much in a statement")
+	}
+}
+
+// What another program signs has the same limits.
+func TestStatementLimits(t *testing.T) {
+	account, prekey := newAccount(), assert.Value(NewPrekey())(t)
+	for _, c := range []struct {
+		machine string
+		former  int
+		ok      bool
+	}{{"m-1", 0, true}, {"m-1", 4, true}, {"m-1", 5, false}, {"", 0, false}, {strings.Repeat("m", 64), 4, true}, {strings.Repeat("m", 65), 0, false}} {
+		key, next := account.Key(), account.Key()
+		var chain []byte
+		for range c.former { // the newest first
+			f := newAccount()
+			s := f.Succeed(next)
+			chain = slices.Concat(s.Former[:], s.Signature[:], chain)
+			next = f.Key()
+		}
+		b := append([]byte(statementMagic), make([]byte, 8)...)
+		b = slices.Concat(b, []byte{0, byte(len(c.machine))}, []byte(c.machine), key[:], prekey.public, []byte{byte(c.former)}, chain)
+		signature := account.sign("", b)
+		_, err := ParseStatement(append(b, signature[:]...))
+		assert.Equal(t, err == nil, c.ok, c, err)
 	}
 }
 
@@ -81,8 +106,12 @@ func TestWords(t *testing.T) {
 	assert.Fails(t, assert.Err(ParseWords("abandon ability")), "8 words, not 2")
 	assert.Fails(t, assert.Err(ParseWords("able able able able able able able aaaa")), `"aaaa"`)
 	assert.Fails(t, assert.Err(ParseWords("able able able able able able able zzz")), `"zzz"`)
+	for _, n := range []int{0, 7, 9} {
+		assert.Fails(t, assert.Err(ParseWords(strings.Repeat("able ", n))), "there must be 8 words")
+	}
 	for typed, want := range map[string]string{
 		"equipp": `word 2, "equipp", is not in the list, did you mean "equip"?`,
+		"aba":    `word 2, "aba", is not in the list, did you mean "abandon"?`,
 		"abandn": `word 2, "abandn", is not in the list, did you mean "abandon"?`,
 		"zoooo":  `word 2, "zoooo", is not in the list, did you mean "zoo"?`,
 		"eqiup":  `word 2, "eqiup", is not in the list`,
@@ -100,7 +129,9 @@ func TestFingerprint(t *testing.T) {
 	assert.Equal(t, assert.Value(ParseFingerprint(f.String()))(t), f)
 	words := f.Words()
 	assert.That(t, bytes.Equal(words[:], f[:11]))
-	for _, s := range []string{"", f.String()[1:], f.String() + "A", f.String()[:21] + "="} {
+	loose := []byte(f.String())
+	loose[21]++ // a bit behind the end
+	for _, s := range []string{string(loose), "", f.String()[1:], f.String() + "A", f.String()[:21] + "="} {
 		assert.That(t, assert.Err(ParseFingerprint(s)) != nil, s)
 	}
 }
@@ -118,6 +149,7 @@ func TestApproval(t *testing.T) {
 	assert.Fails(t, assert.Err(account.Approve(message, "m-2", NewWords())), "not the words")
 	assert.Fails(t, assert.Err(account.Approve(message, "m-3", ask.Words)), "not the words")
 	assert.Fails(t, assert.Err(account.Approve(message[1:], "m-2", ask.Words)), "not complete")
+	assert.Fails(t, assert.Err(account.Approve(append(message, 0), "m-2", ask.Words)), "not complete")
 	for _, i := range []int{0, prekeySize - 1, prekeySize, len(message) - 1} { // the hub's own key in place of the machine's
 		message[i] ^= 1
 		assert.Fails(t, assert.Err(account.Approve(message, "m-2", ask.Words)), "not the words")
@@ -141,4 +173,8 @@ func TestApprovalIsNotReflected(t *testing.T) {
 	to := assert.Value(kem.NewPublicKey(public))(t)
 	answer := assert.Value(hpke.Seal(to, kdf, hpke.AES256GCM(), approvalInfo, append(seed[:], mac...)))(t)
 	assert.Fails(t, assert.Err(ask.Accept(answer)), "words")
+	for size := range 3 * SeedSize { // what the hub makes of it has any length
+		answer := assert.Value(hpke.Seal(to, kdf, hpke.AES256GCM(), approvalInfo, make([]byte, size)))(t)
+		assert.That(t, size == SeedSize+macSize || assert.Err(ask.Accept(answer)) == ErrOpen, size)
+	}
 }

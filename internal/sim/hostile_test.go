@@ -155,6 +155,7 @@ var refusals = map[string]struct {
 }{
 	"busy": {503, tunnel.RefusedBusy}, "paused": {503, tunnel.RefusedPaused}, "hours": {503, tunnel.RefusedHours},
 	"spent": {503, tunnel.RefusedSpent}, "unknown model": {503, tunnel.RefusedUnknownModel}, "fenced": {503, tunnel.RefusedFenced},
+	"stale key": {503, tunnel.RefusedStaleKey}, "repeated": {503, tunnel.RefusedRepeated},
 	"404": {404, ""}, "429": {429, ""}, "503": {503, ""},
 }
 

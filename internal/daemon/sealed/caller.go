@@ -10,6 +10,7 @@ import (
 	"math"
 	"net/http"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -211,7 +212,10 @@ func (o *outgoing) seal(ctx context.Context, p plan, now time.Time) (sealed *sea
 	if len(to) == 0 {
 		return nil, refuse("the keys of the machines that serve %q are not valid; run kith trust", o.call.Model)
 	}
-	if err := o.Keys.sealed(to, now); err != nil { // it is in effect until the daemon ends
+	switch err := o.Keys.sealed(to, now); {
+	case err == errTrust:
+		return nil, err
+	case err != nil: // it is in effect until the daemon ends
 		o.Report("cannot keep the keys of others: %v", err)
 	}
 	cache := o.Keys.secret("cache", now)
@@ -244,7 +248,7 @@ func marks(all []prefix.Mark) (out []byte) {
 	}
 	for _, m := range all {
 		out = binary.BigEndian.AppendUint64(out, m.Sum)
-		steps := (m.Bytes + gateway.MarkStep - 1) / gateway.MarkStep
+		steps := seal.PaddedSize(m.Bytes) / gateway.MarkStep // as coarse as what the hub sees of the body
 		out = binary.BigEndian.AppendUint16(out, uint16(min(steps, math.MaxUint16)))
 	}
 	return out
@@ -255,7 +259,7 @@ func (c *Caller) sender(s *seal.Statement) (*seal.Sender, error) {
 	c.mu.Lock()
 	known := c.senders[s.KeyID]
 	c.mu.Unlock()
-	if known != nil {
+	if known != nil && known.IsFor(s) {
 		return known, nil
 	}
 	made, err := seal.NewSender(s)
@@ -292,6 +296,7 @@ func (o *outgoing) send(ctx context.Context, sealed *seal.Call) (*gateway.Answer
 		return nil, err
 	}
 	o.call.Trace.FromHub(resp.Header)
+	o.call.Trace.Route, _ = routeOf(o.call.Trace.Route)
 	in := &incoming{outgoing: o, sealed: sealed, resp: resp, cancel: cancel}
 	answer, err := in.answer()
 	if err != nil {
@@ -330,7 +335,7 @@ func (in *incoming) answer() (*gateway.Answer, error) {
 	switch {
 	case resp.StatusCode != http.StatusOK:
 		document, _ := io.ReadAll(io.LimitReader(resp.Body, maxError)) // if it does not parse, there is no code
-		return nil, in.failure(in.Refusal(resp, document))
+		return nil, in.failure(in.refusal(resp, document))
 	case in.call.Stream:
 		if err := in.begin(); err != nil {
 			return nil, err
@@ -388,6 +393,27 @@ func (in *incoming) openAll(all []byte) ([]byte, error) {
 		err = nil
 	}
 	return text, err
+}
+
+// maxHubText is the most bytes of the hub's own text that a caller gets: of an error or a
+// route.
+const maxHubText = 2 << 10
+
+// refusal returns the fault of a response of the hub with another status than 200.
+func (c *Caller) refusal(resp *http.Response, document []byte) *fault.Fault {
+	f := *c.Refusal(resp, document)
+	f.Message, f.Param = printable(f.Message, maxHubText), printable(f.Param, maxNameText)
+	return &f
+}
+
+// routeOf returns the hub's text about the machines that received the prompt. It reports
+// false if it is none.
+func routeOf(text string) (string, bool) {
+	switch class, _, _ := strings.Cut(text, "; machine="); class {
+	case fleet.Own.String(), fleet.Shared.String(), fleet.Grouped.String():
+		return printable(text, maxHubText), true
+	}
+	return "", false
 }
 
 // failure returns the fault of a call that the hub refused or that its machine refused. The

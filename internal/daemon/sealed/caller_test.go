@@ -127,7 +127,65 @@ func TestSilentHub(t *testing.T) {
 	})
 }
 
-// The marks are the first prefix and the last ones, with lengths that are never too short.
+// A hub that does not send the list of keys is given up, too.
+func TestSilentList(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCaller(t, func(r *http.Request) (*http.Response, error) {
+			<-r.Context().Done()
+			return nil, fault.New(fault.CascadeExhausted, "cannot be reached").Because(r.Context().Err())
+		})
+		began := time.Now()
+		_, err := c.Do(t.Context(), newCall())
+		assert.That(t, codeOf(err) == fault.CascadeExhausted && time.Since(began) == hubSilence, err, time.Since(began))
+	})
+}
+
+// newCall is a streamed chat call of a local program.
+func newCall() *gateway.Call {
+	return &gateway.Call{Endpoint: fleet.ChatCompletions, Model: "m", Stream: true, Wait: -1, Waiting: func(int, time.Duration) {}}
+}
+
+func codeOf(err error) fault.Code { return fault.Of(err).Code }
+
+// What the hub itself reports reaches the caller as one short line.
+func TestHubText(t *testing.T) {
+	const long = 1 << 16
+	document := `{"error":{"code":"NOT_IN_CIRCLE","message":"a\u001b[31m\nb` + strings.Repeat("x", long) + `","param":"` + strings.Repeat("x", long) + `"}}`
+	respondTo := func(status int, text string) *incoming {
+		resp := respond(status, text)
+		return &incoming{outgoing: &outgoing{Caller: newCaller(t, nil), call: newCall()}, resp: resp, cancel: func(error) {}}
+	}
+	in := respondTo(200, "data: "+document+"\n\n")
+	for name, err := range map[string]error{"a frame": in.begin(), "a response": assert.Err(respondTo(403, document[:maxError-1000]+`"}}`).answer())} {
+		f := fault.Of(err)
+		assert.That(t, len(f.Message) < maxHubText+9 && len(f.Param) < maxNameText+9, name, len(f.Message), len(f.Param))
+		assert.That(t, strings.HasPrefix(f.Message, "a [31m bxx"), name, f.Message[:40])
+	}
+	for text, want := range map[string]string{
+		"own; machine=a; owner=b": "own; machine=a; owner=b", "group; machine=a\x1b": "group; machine=a ", "anything": "", "": "",
+		"shared; machine=" + strings.Repeat("x", long): "shared; machine=" + strings.Repeat("x", maxHubText-16) + "…",
+	} {
+		got, is := routeOf(text)
+		assert.That(t, got == want && is == (want != ""), text[:min(len(text), 99)], got)
+	}
+}
+
+// A sender is for one prekey, not for all with its id.
+func TestSender(t *testing.T) {
+	c := newCaller(t, nil)
+	statement := func() *seal.Statement {
+		s := assert.Value(seal.ParseStatement(assert.Value(accountOf(2).Sign("m", assert.Value(seal.NewPrekey())(t), noon, nil))(t)))(t)
+		s.KeyID = seal.KeyID{7}
+		return s
+	}
+	one, other := statement(), statement()
+	first := assert.Value(c.sender(one))(t)
+	assert.That(t, first == assert.Value(c.sender(one))(t), "made for each call")
+	assert.That(t, assert.Value(c.sender(other))(t).IsFor(other), "a call for one machine is sealed for another one")
+}
+
+// The marks are the first prefix and the last ones. Their lengths are never too short, and
+// as coarse as that of the body.
 func TestMarks(t *testing.T) {
 	var all []prefix.Mark
 	for i := range 100 {
@@ -136,6 +194,8 @@ func TestMarks(t *testing.T) {
 	got := marks(all)
 	assert.That(t, len(got) == 640 && got[7] == 0 && got[9] == 1 && got[17] == 37 && got[637] == 99 && got[639] == 100, got)
 	assert.Equal(t, len(marks(all[:2])), 20)
+	coarse := marks([]prefix.Mark{{Bytes: 256_001}, {Bytes: 258_000}})
+	assert.That(t, bytes.Equal(coarse[8:10], []byte{3, 0xf0}) && bytes.Equal(coarse[18:], coarse[8:10]), coarse)
 	long := marks([]prefix.Mark{{Bytes: 1 << 30}})
 	assert.That(t, long[8] == 255 && long[9] == 255)
 }

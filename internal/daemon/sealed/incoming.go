@@ -14,7 +14,6 @@ import (
 
 	"github.com/kith/kith/internal/dialect"
 	"github.com/kith/kith/internal/fault"
-	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/seal"
 )
 
@@ -121,7 +120,7 @@ func (in *incoming) next(alive func()) ([]byte, error) {
 			if _, ok := dialect.ParseFault(data); !ok {
 				return nil, in.lied(errNotSealed)
 			}
-			return nil, in.failure(in.Refusal(in.resp, data))
+			return nil, in.failure(in.refusal(in.resp, data))
 		default:
 			frame, err := base64.StdEncoding.Strict().DecodeString(string(data))
 			if err != nil {
@@ -160,14 +159,15 @@ func (in *incoming) broken(err error) error {
 // comment takes what the hub reports of the call. Its text is not passed on.
 func (in *incoming) comment(text string) {
 	var ahead, left int
-	class, _, _ := strings.Cut(text, "; machine=")
 	switch n, _ := fmt.Sscanf(text, "waiting %d ahead, %d s left", &ahead, &left); {
 	case n == 2 && ahead >= 0 && left >= 0:
 		in.call.Waiting(ahead, time.Duration(min(left, 86_400))*time.Second)
 	case text == "working":
 		in.call.Waiting(-1, 0)
-	case class == fleet.Own.String(), class == fleet.Shared.String(), class == fleet.Grouped.String():
-		in.call.Trace.Route = text
+	default:
+		if route, is := routeOf(text); is {
+			in.call.Trace.Route = route
+		}
 	}
 }
 

@@ -19,12 +19,13 @@ import (
 	"time"
 
 	"github.com/kith/kith/internal/daemon/private"
+	"github.com/kith/kith/internal/fault"
 	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/seal"
 )
 
 // The files of a Keyring in the daemon's home, both 0600. A file of another login is moved
-// to its name with .old.
+// to its name with .old, and comes back with that login.
 const (
 	accountFile = "seal.json"
 	trustFile   = "trust.json"
@@ -37,7 +38,7 @@ const (
 	maxKeys    = 4096                // of others
 	maxPins    = 4096                // machines
 	maxSeen    = 1024                // keys that are not known
-	maxRevoked = 64
+	maxRevoked = 256
 )
 
 // login is whose file it is.
@@ -54,7 +55,8 @@ type accountKeys struct {
 	Secret [32]byte            `json:"secret"` // of this daemon: of cache names and fingerprints of prompts
 	// Approved is set if the account key is on several machines.
 	Approved bool `json:"approved"`
-	// Revoked are account keys before a Reset, which a thief may have, the oldest first.
+	// Revoked are keys of this member's machines before a Reset, which a thief may have, the
+	// oldest first.
 	Revoked []seal.Fingerprint `json:"revoked,omitzero"`
 }
 
@@ -117,7 +119,8 @@ func readFile(home, name string, into any) error {
 func OpenKeyring(home, hub, member string) (*Keyring, error) {
 	who, now := login{hub, member}, time.Now()
 	k := &Keyring{home: home, seen: map[seal.Fingerprint]Known{}}
-	err := k.read(accountFile, &k.own, &k.own.login, who)
+	var err error
+	k.own, err = readOf(home, accountFile, who, func(a *accountKeys) login { return a.login })
 	if errors.Is(err, fs.ErrNotExist) {
 		k.own = accountKeys{login: who}
 		rand.Read(k.own.Seed[:])
@@ -128,7 +131,8 @@ func OpenKeyring(home, hub, member string) (*Keyring, error) {
 		return nil, err
 	}
 	k.account = seal.NewAccount(k.own.Seed)
-	if err = k.read(trustFile, &k.trust, &k.trust.login, who); errors.Is(err, fs.ErrNotExist) {
+	k.trust, err = readOf(home, trustFile, who, func(t *trusted) login { return t.login })
+	if errors.Is(err, fs.ErrNotExist) {
 		k.trust, err = trusted{login: who}, nil
 	}
 	if k.trust.Machines == nil {
@@ -138,16 +142,36 @@ func OpenKeyring(home, hub, member string) (*Keyring, error) {
 	return k, err
 }
 
-// read reads a file. It moves one of another login away, as if there were none.
-func (k *Keyring) read(name string, into any, of *login, who login) error {
-	path := filepath.Join(k.home, name)
-	if err := readFile(k.home, name, into); err != nil || *of == who {
-		return err
+// readOf reads the file of a login. One of another login is moved away, as if there were
+// none; one of this login that was moved away before comes back.
+func readOf[T any](home, name string, who login, of func(*T) login) (T, error) {
+	var now, before, none T
+	err := readFile(home, name, &now)
+	missing := errors.Is(err, fs.ErrNotExist)
+	if err != nil && !missing || err == nil && of(&now) == who {
+		return now, err
 	}
-	if err := os.Rename(path, path+oldSuffix); err != nil {
-		return fmt.Errorf("cannot keep the keys of %s on %s: %w", of.Member, of.Hub, err)
+	path := filepath.Join(home, name)
+	old, aside := path+oldSuffix, path+".moving"
+	back := readFile(home, name+oldSuffix, &before) == nil && of(&before) == who
+	var moves [][2]string
+	switch {
+	case back && missing: // it was ended between two moves
+		moves = [][2]string{{old, path}}
+	case back:
+		moves = [][2]string{{path, aside}, {old, path}, {aside, old}}
+	case !missing:
+		moves = [][2]string{{path, old}}
 	}
-	return fs.ErrNotExist
+	for _, m := range moves {
+		if err := os.Rename(m[0], m[1]); err != nil {
+			return none, fmt.Errorf("cannot keep the keys of %s on %s: %w", of(&now).Member, of(&now).Hub, err)
+		}
+	}
+	if back {
+		return before, nil
+	}
+	return none, fs.ErrNotExist
 }
 
 func (k *Keyring) write(name string, v any) error {
@@ -236,16 +260,29 @@ func (k *Keyring) Accept(answer []byte) error {
 }
 
 // Reset makes another account key, which no former key signs: after a theft, a succession
-// would help the thief. Others have to compare its words, and machines that still have the
-// key before are not sealed to.
+// would help the thief. Others have to compare its words, and machines that still have a
+// key before, of this machine or of another one of the member, are not sealed to.
 func (k *Keyring) Reset() error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	next := k.own
 	rand.Read(next.Seed[:])
 	next.Former, next.Approved = nil, false
-	next.Revoked = append(slices.Clone(next.Revoked), k.account.Key().Fingerprint())
+	next.Revoked = slices.Clone(next.Revoked)
+	keys := slices.DeleteFunc(slices.Clone(k.trust.Keys), func(key Known) bool {
+		if key.Name == k.own.Member {
+			next.Revoked = append(next.Revoked, key.Fingerprint)
+		}
+		return key.Name == k.own.Member
+	})
+	b := k.book()
+	next.Revoked = append(append(next.Revoked, b.former...), b.account)
 	next.Revoked = next.Revoked[max(0, len(next.Revoked)-maxRevoked):]
+	if len(keys) < len(k.trust.Keys) { // first: without them alone, nothing is sealed for more machines
+		if err := k.keep(keys, k.trust.Machines); err != nil {
+			return err
+		}
+	}
 	return k.replace(next)
 }
 
@@ -303,7 +340,7 @@ func (k *Keyring) plan(q question, machines []listed) (plan, error) {
 
 // judge judges each machine, and reports whether it learned a key. mu is held.
 func (k *Keyring) judge(machines []listed, now time.Time) (all []judgement, learned bool) {
-	b := k.book()
+	b, owners := k.book(), map[seal.Fingerprint]fleet.MemberID{} // of keys first seen in this list
 	for i := range machines {
 		m := &machines[i]
 		j := b.judge(m, now)
@@ -311,18 +348,26 @@ func (k *Keyring) judge(machines []listed, now time.Time) (all []judgement, lear
 		if j.verdict != ok && j.verdict != changed {
 			continue
 		}
-		key := Known{m.statement.Account.Fingerprint(), m.Owner, m.OwnerName, j.how, now.UTC().Truncate(time.Second)}
+		name := cmp.Or(j.follows, m.OwnerName)
+		key := Known{m.statement.Account.Fingerprint(), m.Owner, name, j.how, now.UTC().Truncate(time.Second)}
 		_, pinned := k.trust.Machines[m.ID]
 		switch known := b.known(key.Fingerprint) != nil || key.Fingerprint == b.account; {
 		case j.verdict == ok && !pinned && len(k.trust.Machines) >= maxPins:
 			all[i].verdict = changed // it cannot be kept
 		case known:
-		case j.follows && len(k.trust.Keys) < maxKeys:
+		case j.follows != "" && len(k.trust.Keys) < maxKeys:
 			k.trust.Keys = append(k.trust.Keys, key)
 			b.keys, learned = k.trust.Keys, true
 		case j.verdict == ok && len(k.trust.Keys) >= maxKeys:
 			all[i].verdict = changed // it cannot be kept, and so neither followed
 		default:
+			if j.verdict == ok && cmp.Or(owners[key.Fingerprint], m.Owner) != m.Owner {
+				all[i].verdict, all[i].how = bad, ""
+				continue
+			}
+			if j.verdict == ok {
+				owners[key.Fingerprint] = m.Owner
+			}
 			if len(k.seen) >= maxSeen {
 				clear(k.seen)
 			}
@@ -333,22 +378,35 @@ func (k *Keyring) judge(machines []listed, now time.Time) (all []judgement, lear
 }
 
 func (k *Keyring) book() *book {
-	return &book{
+	b := &book{
 		account: k.account.Key().Fingerprint(), approved: k.own.Approved, member: k.own.Member, revoked: k.own.Revoked,
 		keys: k.trust.Keys, pins: k.trust.Machines,
 	}
+	for _, f := range k.own.Former {
+		b.former = append(b.former, f.Key.Fingerprint())
+	}
+	return b
 }
 
-// sealed records that a call was sealed for these machines.
+// errTrust reports that the owner has changed what is known of keys while a call was sealed.
+var errTrust = fault.New(fault.StaleSeal, "the keys that calls may be sealed for have just changed; try again")
+
+// sealed records that a call is sealed for these machines. It fails with errTrust, and
+// records nothing, if the key of one of them is not judged as it was.
 func (k *Keyring) sealed(to []judgement, now time.Time) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	now = now.UTC()
-	day, news, own := now.Truncate(24*time.Hour), false, k.account.Key().Fingerprint()
+	day, news := now.Truncate(24*time.Hour), false
 	b := k.book()
 	for _, j := range to {
+		if b.judge(j.listed, now).how != j.how { // it is empty unless the key is ok
+			return errTrust
+		}
+	}
+	for _, j := range to {
 		f := j.statement.Account.Fingerprint()
-		if f != own && b.known(f) == nil {
+		if f != b.account && b.known(f) == nil {
 			k.trust.Keys = append(k.trust.Keys, Known{f, j.Owner, j.OwnerName, j.how, now.Truncate(time.Second)})
 			b.keys, news = k.trust.Keys, true
 		}
@@ -422,7 +480,9 @@ func (k *Keyring) Confirm(owner fleet.MemberID, name string, f seal.Fingerprint)
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	b := k.book()
-	other := slices.ContainsFunc(b.keys, func(key Known) bool { return key.Owner == owner && key.How == Confirmed })
+	other := slices.ContainsFunc(b.keys, func(key Known) bool {
+		return (key.Owner == owner || key.Name == name) && key.How == Confirmed
+	})
 	if known := b.known(f); other && (known == nil || known.Owner != owner || known.How != Confirmed) {
 		return fmt.Errorf("another key of %s is confirmed, and the link may be an old one: ask %s for the words of "+
 			"kith trust, then run kith trust %s WORDS", name, name, argument(name))
@@ -448,10 +508,9 @@ func (k *Keyring) Remove(name string) error {
 		of[key.Owner] = of[key.Owner] || key.Name == name
 		return key.Name == name
 	})
-	own := k.account.Key().Fingerprint()
-	pins := map[fleet.MachineID]pin{}
+	b, pins := k.book(), map[fleet.MachineID]pin{}
 	for id, p := range k.trust.Machines {
-		if !of[p.Owner] && (name != k.own.Member || p.Fingerprint != own) {
+		if !of[p.Owner] && (name != b.member || !b.isOwn(p.Fingerprint)) {
 			pins[id] = p
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -37,10 +38,21 @@ func TestAccountKey(t *testing.T) {
 	assert.OK(t, k.Confirm("m_1", "bob", printOf(7)))
 	other := openKeys(t, home, "eve")
 	assert.That(t, other.Words() != k.Words() && len(other.Keys()) == 0, "the keys of another login")
-	assert.OK(t, os.Rename(filepath.Join(home, "seal.json.old"), filepath.Join(home, "seal.json")))
-	assert.OK(t, os.Rename(filepath.Join(home, "trust.json.old"), filepath.Join(home, "trust.json")))
+	assert.OK(t, other.Confirm("m_2", "ben", printOf(8)))
+	for range 2 { // what was known of others is not lost by a login as someone else
+		back := openKeys(t, home, "ada")
+		assert.That(t, back.Words() == k.Words() && len(back.Keys()) == 1 && back.Keys()[0].Name == "bob", back.Keys())
+		third := openKeys(t, home, "eve")
+		assert.That(t, third.Words() == other.Words() && len(third.Keys()) == 1 && third.Keys()[0].Name == "ben", third.Keys())
+	}
+	away := t.TempDir()
+	one, two, three := openKeys(t, away, "ada"), openKeys(t, away, "eve"), openKeys(t, away, "zoe")
+	assert.That(t, three.Words() != one.Words() && three.Words() != two.Words(), "the keys of another login")
+	for _, name := range []string{"seal.json", "trust.json"} { // ended between two moves
+		assert.OK(t, os.Rename(filepath.Join(home, name), filepath.Join(home, name+".moving")))
+	}
 	back := openKeys(t, home, "ada")
-	assert.That(t, back.Words() == k.Words() && len(back.Keys()) == 1, "the copy is the backup")
+	assert.That(t, back.Words() == k.Words() && len(back.Keys()) == 1, back.Keys())
 
 	assert.OK(t, CheckFiles(home))
 	if runtime.GOOS != "windows" {
@@ -116,6 +128,15 @@ func TestSuccession(t *testing.T) {
 	assert.That(t, len(k.Keys()) == 2 && k.Keys()[1].How == Confirmed, k.Keys())
 }
 
+// A key that was first seen has one owner, also within a list.
+func TestOneOwner(t *testing.T) {
+	k := openKeys(t, t.TempDir(), "cy")
+	p := assert.Value(k.plan(question{Prefer, "m", fleet.Chat, noon, noon}, []listed{
+		shows("a", "ada", "shared", 2), shows("b", "bob", "shared", 2), shows("c", "ada", "shared", 2),
+	}))(t)
+	assert.That(t, len(p.to) == 2 && p.to[1].ID == "c" && slices.Equal(p.declined, []fleet.MachineID{"b"}), p)
+}
+
 // Words confirm the key that was seen with them, and no other.
 func TestConfirm(t *testing.T) {
 	home := t.TempDir()
@@ -145,6 +166,63 @@ func TestConfirm(t *testing.T) {
 	assert.That(t, len(assert.Value(k.plan(q, ada))(t).to) == 1, "first seen again")
 }
 
+// After a reset no key that this machine had, or that another machine of the member had, is
+// sealed to: a thief may have it, and may have it from an approval or a succession.
+func TestReset(t *testing.T) {
+	home := t.TempDir()
+	k := openKeys(t, home, "cy")
+	own := func(account *seal.Account, former ...seal.Succession) listed {
+		l := shows("m", "cy", "own", 0)
+		l.statement = &seal.Statement{Made: noon, Machine: "m", Account: account.Key(), Former: former}
+		return l
+	}
+	first, second, unapproved := k.account, accountOf(2), accountOf(3)
+	plan := func(l listed) plan {
+		return assert.Value(k.plan(question{Prefer, "m", fleet.Chat, noon, noon}, []listed{l}))(t)
+	}
+	assert.OK(t, k.sealed(plan(own(unapproved)).to, noon)) // first seen
+	words, message, err := k.Ask("m_1")
+	assert.OK(t, err)
+	assert.OK(t, k.Accept(assert.Value(second.Approve(message, "m_1", words))(t)))
+	thirdFollows := own(accountOf(4), second.Succeed(accountOf(4).Key()))
+	assert.Equal(t, len(plan(thirdFollows).to), 1)
+	fourthFollows := named(own(accountOf(5), accountOf(4).Succeed(accountOf(5).Key())), "cyril") // by another name of the member
+	assert.Equal(t, len(plan(fourthFollows).to), 1)
+	ada := []listed{shows("a", "ada", "shared", 9)}
+	assert.OK(t, k.sealed(assert.Value(k.plan(question{Prefer, "m", fleet.Chat, noon, noon}, ada))(t).to, noon))
+
+	assert.OK(t, k.Reset())
+	k = openKeys(t, home, "cy")
+	for name, l := range map[string]listed{
+		"the key": own(second), "the one before": own(first), "of a machine that was not approved": own(unapproved),
+		"what followed": thirdFollows, "what followed that": fourthFollows,
+	} {
+		j := k.book().judge(&l, noon)
+		assert.That(t, j.verdict == changed && j.revoked, name, j.verdict)
+	}
+	assert.That(t, len(k.Keys()) == 1 && k.Keys()[0].Name == "ada", k.Keys())
+}
+
+// What the owner does with keys while a call is sealed holds for that call.
+func TestChangedMeanwhile(t *testing.T) {
+	for name, change := range map[string]func(*Keyring) error{
+		"confirmed another": func(k *Keyring) error { return k.Confirm("id of ada", "ada", printOf(3)) },
+		"removed":           func(k *Keyring) error { return k.Remove("ada") },
+	} {
+		k := openKeys(t, t.TempDir(), "cy")
+		how := FirstSeen
+		if k.trust.Keys = []Known{known(2, "ada", FirstSeen)}; name == "removed" {
+			k.trust.Keys[0].How, how = Confirmed, Confirmed
+		}
+		p := assert.Value(k.plan(question{Prefer, "m", fleet.Chat, noon, noon}, []listed{shows("a", "ada", "shared", 2)}))(t)
+		assert.Require(t, len(p.to) == 1 && p.to[0].how == how, p)
+		assert.OK(t, change(k))
+		before := k.Keys()
+		assert.Fails(t, k.sealed(p.to, noon), "have just changed")
+		assert.That(t, slices.Equal(k.Keys(), before) && len(k.trust.Machines) == 0, name, k.Keys())
+	}
+}
+
 // The link of an invite replaces a key that was only seen, and none that was compared: the
 // link may be from before kith trust reset, or damaged.
 func TestOldLink(t *testing.T) {
@@ -158,6 +236,7 @@ func TestOldLink(t *testing.T) {
 	for _, seed := range []byte{4, 5} {
 		assert.Fails(t, k.Confirm("id of ada", "ada", printOf(seed)), "run kith trust ada WORDS")
 	}
+	assert.Fails(t, k.Confirm("id of mallory", "ada", printOf(6)), "another key of ada is confirmed") // so the hub names its owner
 	assert.OK(t, k.Remove("ada"))
 	assert.OK(t, k.Confirm("id of ada", "ada", printOf(2)))
 }
@@ -168,10 +247,13 @@ func TestPins(t *testing.T) {
 		home := t.TempDir()
 		k := openKeys(t, home, "cy")
 		assert.That(t, !k.knowsKeys())
+		own := listed{SealMachine: fleet.SealMachine{ID: "b", Owner: "me", OwnerName: "cy"}, statement: &seal.Statement{Account: k.account.Key(), Machine: "b"}}
 		p := plan{to: []judgement{
-			{listed: ref(shows("a", "ada", "shared", 2)), verdict: ok, how: FirstSeen},
-			{listed: &listed{SealMachine: fleet.SealMachine{ID: "b", Owner: "me", OwnerName: "cy"}, statement: &seal.Statement{Account: k.account.Key()}}, verdict: ok, how: Confirmed},
+			{listed: ref(shows("a", "ada", "shared", 2)), verdict: ok, how: FirstSeen}, {listed: &own, verdict: ok, how: Confirmed},
 		}}
+		for _, j := range p.to {
+			j.statement.Made = time.Now()
+		}
 		assert.OK(t, k.sealed(p.to, time.Now()))
 		written := assert.Value(os.Stat(filepath.Join(home, "trust.json")))(t)
 		assert.OK(t, k.sealed(p.to, time.Now()))
@@ -184,6 +266,12 @@ func TestPins(t *testing.T) {
 		assert.That(t, k.knowsKeys() && len(k.Keys()) == 1 && k.Keys()[0].How == FirstSeen, k.Keys())
 		assert.That(t, k.book().pinned(old("a", "x", "x")) && k.book().pinned(old("x", "x", "id of ada")) && k.book().pinned(old("x", "cy", "me")))
 		assert.That(t, !k.book().pinned(old("x", "bob", "id of bob")))
+		words, message, err := k.Ask("m_1")
+		assert.OK(t, err)
+		assert.OK(t, k.Accept(assert.Value(accountOf(7).Approve(message, "m_1", words))(t)))
+		assert.That(t, k.book().pinned(old("x", "cy", "y")), "sealed to under the former key")
+		assert.OK(t, k.Reset())
+		assert.That(t, k.book().pinned(old("x", "cy", "y")), "sealed to before the reset")
 		assert.OK(t, k.Remove("cy"))
 		assert.That(t, !k.book().pinned(old("b", "cy", "me")) && k.book().pinned(old("a", "x", "x")))
 

@@ -120,8 +120,11 @@ func (ls *lists) dropAll() {
 // Refresh makes the next calls fetch their lists of machines.
 func (c *Caller) Refresh() { c.lists.dropAll() }
 
-// fetch fetches a list from the hub.
+// fetch fetches a list from the hub. It gives up a hub that is silent for as long as a call
+// does.
 func (c *Caller) fetch(ctx context.Context, key listKey) (*list, error) {
+	ctx, cancel := context.WithTimeout(ctx, hubSilence)
+	defer cancel()
 	query := url.Values{"model": {string(key.model)}, "family": {key.family.String()}}
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, c.Hub+"/api/seals?"+query.Encode(), nil)
 	if err != nil {
@@ -139,7 +142,7 @@ func (c *Caller) fetch(ctx context.Context, key listKey) (*list, error) {
 		return &list{missing: true, fetched: now}, nil
 	}
 	if resp.StatusCode != http.StatusOK {
-		return nil, c.Refusal(resp, text)
+		return nil, c.refusal(resp, text)
 	}
 	var of fleet.SealList
 	if err == nil {

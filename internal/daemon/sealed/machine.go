@@ -122,15 +122,15 @@ type Received struct {
 var errHead = errors.New("the head of the call is not one that a daemon sealed")
 
 // Receive admits a sealed call by its headers. The refusal is stale_key for a key that this
-// machine does not have. An error means that the headers were changed.
+// machine does not have, and repeated for a call that it has opened. An error means that the headers were changed.
 func (m *Machine) Receive(h http.Header) (*Received, tunnel.Refusal, error) {
 	text, err := base64.StdEncoding.DecodeString(h.Get(tunnel.HeaderSealed))
 	if err != nil {
 		return nil, "", errHead
 	}
 	c := &Received{text: text}
-	if c.head, err = seal.ParseHead(text); err != nil {
-		return nil, "", err
+	if c.head, err = seal.ParseHead(text); err != nil { // its text, of any member, would be in this machine's log
+		return nil, "", errHead
 	}
 	var known bool
 	if c.Endpoint, known = fleet.ParseEndpoint(c.head.Endpoint); !known || !seals(c.Endpoint) {
@@ -149,6 +149,11 @@ func (m *Machine) Receive(h http.Header) (*Received, tunnel.Refusal, error) {
 	c.sender, c.wrapped = string(sender), wrapped
 	if c.prekey = m.prekey(seal.KeyID(id)); c.prekey == nil {
 		return nil, tunnel.RefusedStaleKey, nil
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if _, before := c.prekey.opened[c.head.Call]; before {
+		return nil, tunnel.RefusedRepeated, nil
 	}
 	return c, "", nil
 }

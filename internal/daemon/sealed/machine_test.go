@@ -85,6 +85,14 @@ func TestTurn(t *testing.T) {
 		assert.That(t, err == nil && s.Statement == nil, "a statement of a key that is too old")
 		assert.OK(t, assert.Err(m.Turn(time.Now())))
 		assert.Equal(t, len(m.Seals()), 1)
+
+		// A clock that was set back makes no key older than it may get.
+		now := time.Now()
+		last := m.Seals()
+		changed, err = m.Turn(now.Add(-time.Hour))
+		assert.That(t, changed && err == nil && len(m.Seals()) == 2 && m.Seals()[1] == last[0], m.Seals())
+		changed, err = m.Turn(now.Add(-2 * time.Hour))
+		assert.That(t, changed && err == nil && len(m.Seals()) == 2 && !slices.Contains(m.Seals(), last[0]), m.Seals())
 	})
 }
 
@@ -92,18 +100,27 @@ func TestTurn(t *testing.T) {
 func TestOpen(t *testing.T) {
 	m := newMachine(t)
 	h, body, _ := m.sealFor(t, chatHead, seal.Body{Text: []byte(chatText), Owner: m.keys.owner(), Cache: [16]byte{7}})
+	second, _, err := m.Receive(h)
+	assert.OK(t, err)
 	call, refusal, err := m.opened(h, body)
 	assert.Require(t, refusal == "" && err == nil, refusal, err)
 	assert.That(t, call.Model == "m" && call.Stream && call.Own && call.Cache == [16]byte{7} && string(call.Text) == chatText)
 	assert.OK(t, call.Check())
-	_, refusal, err = m.opened(h, body)
+	_, refusal, err = m.Receive(h)
 	assert.That(t, refusal == tunnel.RefusedRepeated && err == nil, "a replay", refusal, err)
+	_, refusal, err = m.Open(second, slices.Clone(body))
+	assert.That(t, refusal == tunnel.RefusedRepeated && err == nil, "a replay at the same time", refusal, err)
 
 	for name, change := range map[string]func(http.Header, []byte){
-		"another model":    func(h http.Header, _ []byte) { h.Set(tunnel.HeaderModel, "other") },
-		"no head":          func(h http.Header, _ []byte) { h.Del(tunnel.HeaderSealed) },
-		"no key":           func(h http.Header, _ []byte) { h.Del(tunnel.HeaderSealKey) },
-		"a short key":      func(h http.Header, _ []byte) { h.Set(tunnel.HeaderSealKey, h.Get(tunnel.HeaderSealKey)[:80]) },
+		"another model": func(h http.Header, _ []byte) { h.Set(tunnel.HeaderModel, "other") },
+		"no head":       func(h http.Header, _ []byte) { h.Del(tunnel.HeaderSealed) },
+		"no key":        func(h http.Header, _ []byte) { h.Del(tunnel.HeaderSealKey) },
+		"a short key":   func(h http.Header, _ []byte) { h.Set(tunnel.HeaderSealKey, h.Get(tunnel.HeaderSealKey)[:80]) },
+		"a long key id": func(h http.Header, _ []byte) {
+			id, key, _ := strings.Cut(h.Get(tunnel.HeaderSealKey), " ")
+			b, _ := base64.StdEncoding.DecodeString(id)
+			h.Set(tunnel.HeaderSealKey, base64.StdEncoding.EncodeToString(append(b, 0))+" "+key)
+		},
 		"a changed body":   func(_ http.Header, b []byte) { b[len(b)/2] ^= 1 },
 		"another endpoint": rehead(func(h *seal.Head) { h.Endpoint = "/v1/embeddings" }),
 		"no stream":        rehead(func(h *seal.Head) { h.Stream = false }),
@@ -116,6 +133,13 @@ func TestOpen(t *testing.T) {
 		call, refusal, err := m.opened(h, body)
 		assert.That(t, call == nil && refusal == "" && err != nil, name, refusal, err)
 	}
+	for _, endpoint := range []string{"/v1/messages", "/v1/audio/transcriptions", "/v1/nothing", ""} {
+		head := chatHead
+		head.Endpoint = endpoint
+		h, _, _ := m.sealFor(t, head, seal.Body{Text: []byte(chatText)})
+		_, _, err := m.Receive(h)
+		assert.Equal(t, err, errHead, endpoint)
+	}
 	for name, text := range map[string]string{
 		"another model": `{"model":"x","stream":true,"messages":[]}`, "no stream": `{"model":"m","messages":[]}`,
 		"more answers": `{"model":"m","stream":true,"n":2,"messages":[]}`, "no JSON": "hello", "twice": `{"model":"m","model":"m","stream":true}`,
@@ -125,6 +149,35 @@ func TestOpen(t *testing.T) {
 		assert.That(t, refusal == "" && err == nil, refusal, err)
 		assert.That(t, call.Check() != nil && !call.Own, name)
 	}
+}
+
+// What a member writes into the head of a call does not get into the log of a machine.
+func TestHeadText(t *testing.T) {
+	m := newMachine(t)
+	for _, text := range []string{"{\"v\":1,\"run kith trust remove ada\":1}", `{"v":7}`, `"`} {
+		_, _, err := m.Receive(http.Header{tunnel.HeaderSealed: {base64.StdEncoding.EncodeToString([]byte(text))}})
+		assert.Equal(t, err, errHead)
+	}
+}
+
+// Whatever the hub sends as a call, it is refused, or it is the one that was sealed.
+func FuzzReceive(f *testing.F) {
+	m := newMachine(f)
+	h, body, _ := m.sealFor(f, chatHead, seal.Body{Text: []byte(chatText)})
+	f.Add(h.Get(tunnel.HeaderSealed), h.Get(tunnel.HeaderModel), h.Get(tunnel.HeaderSealKey), body)
+	f.Fuzz(func(t *testing.T, head, model, key string, body []byte) {
+		h := http.Header{tunnel.HeaderSealed: {head}, tunnel.HeaderModel: {model}, tunnel.HeaderSealKey: {key}}
+		r, refusal, err := m.Receive(h)
+		assert.That(t, (r != nil) != (refusal != "" || err != nil) && (refusal == "" || err == nil), refusal, err)
+		if r == nil {
+			return
+		}
+		call, refusal, err := m.Open(r, slices.Clone(body))
+		assert.That(t, call == nil && refusal == "" && err != nil || string(call.Text) == chatText && call.Check() == nil, refusal, err)
+		if call != nil {
+			m.unopened(r)
+		}
+	})
 }
 
 // rehead changes the head as a hub would.
@@ -149,6 +202,9 @@ func TestManyCalls(t *testing.T) {
 	assert.That(t, refusal == tunnel.RefusedStaleKey && err == nil, refusal, err)
 	changed, err := m.Turn(time.Now())
 	assert.That(t, changed && err == nil && len(m.Seals()) == 2)
+	m.prekeys[0].opened = m.prekeys[1].opened
+	changed, err = m.Turn(time.Now())
+	assert.That(t, changed && err == nil && len(m.Seals()) == 2, "a third key", m.Seals())
 	for i := range maxContexts {
 		m.prekeys[0].receivers[fmt.Sprint(i)] = nil
 	}
@@ -258,6 +314,38 @@ func TestNotRun(t *testing.T) {
 	}
 	_, refusal, _ := m.opened(h, body)
 	assert.Equal(t, refusal, tunnel.RefusedRepeated)
+
+	h, body, _ = m.sealFor(t, chatHead, seal.Body{Text: []byte(chatText)})
+	call, _, err := m.opened(h, body)
+	assert.OK(t, err)
+	cut := call.Answer(httptest.NewRecorder(), "") // a stream that began, and was cut
+	cut.WriteHeader(200)
+	cut.End()
+	_, refusal, _ = m.opened(h, body)
+	assert.Equal(t, refusal, tunnel.RefusedRepeated)
+}
+
+// The beginning of an answer is not an answer.
+func TestNotTheEnd(t *testing.T) {
+	m := newMachine(t)
+	h, body, sealed := m.sealFor(t, chatHead, seal.Body{Text: []byte(chatText)})
+	call, _, err := m.opened(h, body)
+	assert.OK(t, err)
+	text, err := (&incoming{sealed: sealed}).openAll(append(call.answer.Head(), call.answer.Chunk([]byte("Hello"), false)...))
+	assert.That(t, text == nil && err == seal.ErrOpen, text, err)
+}
+
+// A call of embeddings is checked as one, and is never streamed.
+func TestEmbeddings(t *testing.T) {
+	m := newMachine(t)
+	for text, ok := range map[string]bool{
+		`{"model":"m","input":"a"}`: true, `{"model":"m","input":"a","stream":true}`: true, `{"model":"x","input":"a"}`: false, `{"model":"m"}`: false,
+	} {
+		h, body, _ := m.sealFor(t, seal.Head{Endpoint: "/v1/embeddings", Model: "m"}, seal.Body{Text: []byte(text)})
+		call, _, err := m.opened(h, body)
+		assert.OK(t, err)
+		assert.Equal(t, call.Check() == nil, ok, text)
+	}
 }
 
 // A machine seals an error of any code, and only those that an engine can cause are passed.

@@ -52,10 +52,11 @@ type pin struct {
 
 // book is what a daemon knows of keys.
 type book struct {
-	account  seal.Fingerprint // of this daemon's account key
-	approved bool             // the account key is on several machines
-	member   string           // this daemon's owner
-	revoked  []seal.Fingerprint
+	account  seal.Fingerprint   // of this daemon's account key
+	approved bool               // the account key is on several machines
+	member   string             // this daemon's owner
+	former   []seal.Fingerprint // account keys of this daemon before that lead to account
+	revoked  []seal.Fingerprint // and keys before a Reset
 	keys     []Known
 	pins     map[fleet.MachineID]pin
 }
@@ -70,6 +71,11 @@ func (b *book) known(f seal.Fingerprint) *Known {
 	return nil
 }
 
+// isOwn reports whether a key is this daemon's account key, or was it before.
+func (b *book) isOwn(f seal.Fingerprint) bool {
+	return f == b.account || slices.Contains(b.former, f) || slices.Contains(b.revoked, f)
+}
+
 // pinned reports whether calls for the machine must not be sent without a seal: it, its
 // owner or the owner's name was sealed to before.
 func (b *book) pinned(m *fleet.SealMachine) bool {
@@ -77,7 +83,7 @@ func (b *book) pinned(m *fleet.SealMachine) bool {
 		return true
 	}
 	for _, p := range b.pins {
-		if p.Owner == m.Owner || p.Fingerprint == b.account && m.OwnerName == b.member {
+		if p.Owner == m.Owner || m.OwnerName == b.member && b.isOwn(p.Fingerprint) {
 			return true
 		}
 	}
@@ -106,8 +112,10 @@ const (
 type judgement struct {
 	*listed
 	verdict verdict
-	how     How  // of an ok key
-	follows bool // it became known by a succession, and is not in the book
+	how     How // of an ok key
+	// follows is the name of the member whose key leads to this one, which is not in the book;
+	// else empty.
+	follows string
 	revoked bool // a changed key is the account's from before a reset
 	clock   bool // a bad statement is from another time
 	pinned  bool // book.pinned
@@ -146,20 +154,23 @@ func (b *book) judge(m *listed, now time.Time) judgement {
 	case known != nil:
 		j.verdict, j.how = ok, known.How
 		return j
+	case slices.Contains(b.revoked, f):
+		j.verdict, j.revoked = changed, true
+		return j
 	}
 	for _, former := range slices.Backward(s.Former) { // rule 3
 		f := former.Former.Fingerprint()
 		if f == b.account {
-			j.verdict, j.how, j.follows = ok, Confirmed, true
+			j.verdict, j.how, j.follows = ok, Confirmed, b.member
 			return j
 		}
 		if k := b.known(f); k != nil && k.Owner == m.Owner {
-			j.verdict, j.how, j.follows = ok, k.How, true
+			j.verdict, j.how, j.follows = ok, k.How, k.Name
 			return j
 		}
 	}
 	if b.differs(m, f) { // rule 4
-		j.verdict, j.revoked = changed, slices.Contains(b.revoked, f)
+		j.verdict = changed
 		return j
 	}
 	j.verdict, j.how = ok, FirstSeen // rule 5
@@ -170,9 +181,6 @@ func (b *book) judge(m *listed, now time.Time) judgement {
 // machine.
 func (b *book) differs(m *listed, f seal.Fingerprint) bool {
 	own := m.Class == fleet.Own.String()
-	if slices.Contains(b.revoked, f) {
-		return true
-	}
 	if p, sealed := b.pins[m.ID]; sealed && p.Fingerprint != f || own && b.approved || !own && m.OwnerName == b.member {
 		return true
 	}
