@@ -100,7 +100,7 @@ func (a *app) showUsage(title string, page api.UsagePage, side api.UsageSide) {
 		return row(m.Owner+"/"+m.Name, m.UsageSum)
 	}))
 	a.tableIfAny("KEY"+columns, convert(side.Keys, func(k api.UsageOfKey) []string {
-		return row(cmp.Or(k.Name, k.Key, "a machine of yours"), k.UsageSum)
+		return row(cmp.Or(k.Name, api.MadeAt(k.Machine, k.Program), k.Key, "a machine of yours"), k.UsageSum)
 	}))
 	a.tableIfAny("REASON CODE CALLS", convert(side.Codes, func(c api.UsageOfCode) []string {
 		return []string{api.Title(c.Code), c.Code, short(c.Calls)}

@@ -151,6 +151,9 @@ func (a *app) showTrace(s api.CallTrace, here *daemon.CallHere) {
 	default:
 		a.fact("end", "%s (%d %s) after %s", strong(api.Title(s.Code)), s.Status, s.Code, millis(s.TookMS))
 	}
+	if from := api.MadeAt(s.FromMachine, s.Program); from != "" {
+		a.fact("made at", "%s", from)
+	}
 	switch {
 	case s.Sealed:
 		a.fact("sealed", "yes: the hub could not read it")

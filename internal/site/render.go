@@ -143,6 +143,7 @@ var templates = sync.OnceValue(func() map[string]*template.Template {
 			return links
 		},
 		"keytitle":  keyTitle,
+		"madeat":    api.MadeAt,
 		"title":     api.Title,
 		"speed":     func(t account.Trace) float64 { return t.Speed() },
 		"tone":      func(state string) string { return availabilityWords(state).tone },

@@ -231,9 +231,11 @@ func balances(usage api.UsagePage) (all []balance) {
 	return all
 }
 
-// keyTitle returns the text for the key that made the calls.
+// keyTitle returns the text for the key, the machine or the site that made the calls.
 func keyTitle(k api.UsageOfKey) string {
 	switch {
+	case k.Machine != "":
+		return api.MadeAt(k.Machine, k.Program)
 	case k.Key == "":
 		return "a machine of yours"
 	case strings.HasPrefix(k.Key, SiteKey):
