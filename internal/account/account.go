@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -259,11 +260,13 @@ type Named struct{ ID, Name string }
 // fields in the ledger's journal: the number of a field never changes, and a new field
 // takes the next free one.
 type Usage struct {
-	CallID    string        `cbor:"1,keyasint"` // correlation id
-	Attempt   int           `cbor:"2,keyasint"` // the first is 1; unique with CallID
-	Started   time.Time     `cbor:"3,keyasint"`
-	MemberID  string        `cbor:"4,keyasint,omitempty"`
-	KeyID     string        `cbor:"5,keyasint,omitempty"` // empty: the call used a machine credential
+	CallID   string    `cbor:"1,keyasint"` // correlation id
+	Attempt  int       `cbor:"2,keyasint"` // the first is 1; unique with CallID
+	Started  time.Time `cbor:"3,keyasint"`
+	MemberID string    `cbor:"4,keyasint,omitempty"`
+	// KeyID is the id of the key, "site of " and the member's id for a call of the site, or a
+	// MachineKey; empty: the call used a machine credential, before these were recorded.
+	KeyID     string        `cbor:"5,keyasint,omitempty"`
 	MachineID string        `cbor:"6,keyasint,omitempty"` // empty: refused before a machine accepted it
 	OwnerID   string        `cbor:"7,keyasint,omitempty"` // owner of the machine at that time
 	GroupID   string        `cbor:"8,keyasint,omitempty"` // the group that made the machine reachable; empty: none
@@ -281,6 +284,26 @@ type Usage struct {
 	// FirstToken is the time from arrival to the first content of a streamed answer; 0 if
 	// there was none. The store keeps it only in the hourly sums.
 	FirstToken time.Duration `cbor:"20,keyasint,omitempty"`
+}
+
+// machineKey is the prefix of a MachineKey.
+const machineKey = "machine "
+
+// MachineKey returns the KeyID of calls with a machine credential. program is the command
+// of kith that made them at the machine's daemon, or empty for other programs.
+func MachineKey(machineID, program string) string {
+	return strings.TrimSuffix(machineKey+machineID+" "+program, " ")
+}
+
+// ParseMachineKey returns the machine and the program of a MachineKey. It returns "" for
+// any other KeyID.
+func ParseMachineKey(keyID string) (machineID, program string) {
+	of, ok := strings.CutPrefix(keyID, machineKey)
+	if !ok {
+		return "", ""
+	}
+	machineID, program, _ = strings.Cut(of, " ")
+	return machineID, program
 }
 
 // Interrupted is the Code of a call that a hub had sent to a machine when the hub died.

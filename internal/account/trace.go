@@ -32,8 +32,13 @@ type Trace struct {
 	Decisions []Decision `json:"decisions,omitempty"`
 	// Tries are the attempts on machines. An owner sees those on the owner's own machines.
 	Tries []Attempt `json:"tries"`
-	// KeyID is the caller's key that made the call. Only the caller sees it.
+	// KeyID is the caller's key that made the call, as in Usage. Only the caller sees it.
 	KeyID string `json:"key,omitempty"`
+	// FromMachine is the name of the caller's machine at whose daemon the call was made, and
+	// Program the command of kith that made it, "run" or "launch", there. They are not
+	// stored: the API reads them from KeyID.
+	FromMachine string `json:"from_machine,omitempty"`
+	Program     string `json:"program,omitempty"`
 	// FirstMS is the time to the first token of a streamed answer, measured from the start
 	// of the attempt for an owner; 0 if there is none. It is shown, like the token counts,
 	// to those who see the result.

@@ -174,6 +174,13 @@ func (a *API) explainCall(ctx context.Context, c fleet.Caller, in CallID) (CallT
 		return CallTrace{}, NotFound(err, "nothing is known of a call %.80q of yours or on your machines: if it ended just now, ask again in 2 seconds; what happened to calls is kept for %d days; "+
 			"a call whose key was refused (401) belongs to no member, and one over the rate (429) is not kept", in.Call, int(account.TraceLife.Hours()/24))
 	}
+	if s.KeyID != "" {
+		machines, err := a.DB.Machines(ctx, string(c.Member))
+		if err != nil {
+			return CallTrace{}, err
+		}
+		s.FromMachine, s.Program = madeAt(s.KeyID, machines)
+	}
 	return viewTrace(s), nil
 }
 
@@ -240,8 +247,8 @@ type RequestFilter struct {
 	Code    string `json:"-" query:"code"`
 	Model   string `json:"-" query:"model"`
 	Machine string `json:"-" query:"machine"` // name of a machine that was tried
-	Key     string `json:"-" query:"key"`     // by id
-	Text    string `json:"-" query:"q"`       // part of its id, model, caller, code or machines
+	Key     string `json:"-" query:"key"`     // key of a UsageOfKey
+	Text    string `json:"-" query:"q"`       // part of its id, model, caller, code, machines or program
 	From    string `json:"-" query:"from"`    // started then or later
 	To      string `json:"-" query:"to"`      // started before
 }
@@ -290,7 +297,7 @@ func (f *RequestFilter) shows(t *account.Trace) bool {
 	case f.Outcome == "served" && (t.Code != "" || t.Status == 0):
 	case f.Code != "" && f.Code != t.Code, f.Model != "" && f.Model != t.Model, f.Key != "" && f.Key != t.KeyID, f.Machine != "" && !on(f.Machine):
 	default:
-		texts := []string{t.Model, t.Caller, t.Code, t.CallID}
+		texts := []string{t.Model, t.Caller, t.Code, t.CallID, MadeAt(t.FromMachine, t.Program)}
 		for _, try := range t.Tries {
 			texts = append(texts, try.Machine)
 		}
@@ -311,6 +318,10 @@ func (a *API) listRequests(ctx context.Context, c fleet.Caller, in RequestFilter
 	find := func(from account.Place, most int) ([]account.Trace, error) {
 		return a.DB.TracesOf(ctx, string(c.Member), from, most)
 	}
+	machines, err := a.DB.Machines(ctx, string(c.Member))
+	if err != nil {
+		return out, err
+	}
 	place := func(t account.Trace) account.Place { return account.Place{At: t.Started, ID: t.CallID} }
 	for searched := 0; searched < maxSearched; searched += maxRequests {
 		traces, next, err := Paged(before, maxRequests, find, place)
@@ -321,6 +332,7 @@ func (a *API) listRequests(ctx context.Context, c fleet.Caller, in RequestFilter
 			if t.Started.Before(since) {
 				return out, nil
 			}
+			t.FromMachine, t.Program = madeAt(t.KeyID, machines)
 			if !in.shows(&t) {
 				continue
 			}

@@ -140,6 +140,31 @@ func TestWhyOverHTTP(t *testing.T) {
 	}
 }
 
+// A call of one's own machine is shown with its name and the command of kith, in the list,
+// alone, and to who searches for them.
+func TestRequestOfAProgram(t *testing.T) {
+	w := newWorld(t)
+	now, ada := time.Now().UTC(), w.members["ada"].ID
+	check(t, w.db.CreateMachine(t.Context(), account.Machine{ID: "mch_desk", OwnerID: ada, Name: "desk", Region: "home", Hash: [32]byte{9}, Created: now}))
+	check(t, w.db.RevokeMachine(t.Context(), "mch_desk", now))
+	var traces []account.Trace
+	for id, key := range map[string]string{"req_run": account.MachineKey("mch_desk", "run"), "req_other": account.MachineKey("mch_desk", ""), "req_old": ""} {
+		traces = append(traces, account.Trace{CallID: id, MemberID: ada, Started: now, Mine: true, Caller: "ada", Model: "tiny", KeyID: key, Status: 200, Endpoint: "/v1/chat/completions"})
+	}
+	check(t, w.db.SaveTraces(t.Context(), traces, now))
+	for id, want := range map[string]string{"req_run": "desk, kith run", "req_other": "desk", "req_old": ""} {
+		s := good[CallTrace](w, "ada", "GET", "/api/why/"+id, "")
+		assert.Equal(t, MadeAt(s.FromMachine, s.Program), want, id)
+	}
+	for query, want := range map[string]int{"": 3, "q=kith+run": 1, "q=DESK": 2, "key=machine+mch_desk": 1} {
+		page := good[Requests](w, "ada", "GET", "/api/requests?"+query, "")
+		assert.Equal(t, len(page.Data), want, query)
+		for _, s := range page.Data {
+			assert.That(t, query != "q=kith+run" || s.FromMachine == "desk" && s.Program == "run", s)
+		}
+	}
+}
+
 // A listing of calls is narrowed by what a call was of, and its pages hold each call that
 // the filter lets through once, also while new ones come.
 func TestRequestFilter(t *testing.T) {

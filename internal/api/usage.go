@@ -118,11 +118,18 @@ type UsageOfMember struct {
 	UsageSum
 }
 
-// UsageOfKey is the sum for a key. Name is empty for calls without one of the member's
-// keys: those from the site or, if Key is empty too, with a machine's credential.
+// UsageOfKey is the sum for a key, or for calls without one: those that programs made at
+// the daemon of a machine of the member's, and those from the site.
 type UsageOfKey struct {
-	Key  string `json:"key"` // its id
-	Name string `json:"name"`
+	// Key is the id of the key, or what selects the calls in the list of calls; empty: calls
+	// of some machine, from before it was recorded.
+	Key  string `json:"key"`
+	Name string `json:"name"` // of the key; empty for calls without one
+	// Machine is the name of the machine, also if it was revoked, and Program the command of
+	// kith that made the calls there, "run" or "launch"; absent: calls with a key, or of
+	// other programs.
+	Machine string `json:"machine,omitempty"`
+	Program string `json:"program,omitempty"`
 	UsageSum
 }
 
@@ -133,12 +140,23 @@ const SiteKey = "site of "
 // Title names the key to its member, without an id.
 func (k UsageOfKey) Title() string {
 	switch {
+	case k.Machine != "":
+		return MadeAt(k.Machine, k.Program)
 	case k.Key == "":
 		return "a machine of yours"
 	case strings.HasPrefix(k.Key, SiteKey):
 		return "chat on this site"
 	}
 	return cmp.Or(k.Name, "(no name)")
+}
+
+// MadeAt returns the text for the machine and the program in a UsageOfKey or a Trace, such
+// as "desk, kith run"; "" if there is no machine.
+func MadeAt(machine, program string) string {
+	if program != "" {
+		return machine + ", kith " + program
+	}
+	return machine
 }
 
 // UsageOfCode is the number of calls that ended with a code.
@@ -389,14 +407,27 @@ func (a *API) usageSide(ctx context.Context, c fleet.Caller, of *addition) (Usag
 		return side, nil
 	}
 	keys, err := a.DB.Keys(ctx, string(c.Member))
+	machines, err2 := a.DB.Machines(ctx, string(c.Member))
 	side.Keys = sorted(of.keys, func(id string, s UsageSum) UsageOfKey {
 		k := UsageOfKey{Key: id, UsageSum: s}
 		if i := slices.IndexFunc(keys, func(key account.Key) bool { return key.ID == id }); i >= 0 {
 			k.Name = keys[i].Name
 		}
+		k.Machine, k.Program = madeAt(id, machines)
 		return k
 	})
-	return side, err
+	return side, cmp.Or(err, err2)
+}
+
+// madeAt returns the name of the machine and the program of calls with that KeyID; "" if it
+// is not that of a machine. machines are those of the caller, revoked ones too.
+func madeAt(keyID string, machines []account.Machine) (name, program string) {
+	id, program := account.ParseMachineKey(keyID)
+	i := slices.IndexFunc(machines, func(m account.Machine) bool { return m.ID == id })
+	if i < 0 {
+		return "", ""
+	}
+	return machines[i].Name, program
 }
 
 // tally is a sum in progress.

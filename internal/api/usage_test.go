@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -103,7 +104,7 @@ func testUsage(t *testing.T, db *store.DB) {
 			Models:   []UsageOfModel{{"m1", sum(2, 1, 2)}, {"m2", sum(1, 0, 0)}, {"m3", sum(1, 1, 0)}},
 			Machines: []UsageOfMachine{{"mch_desk", "desk", "Bob", sum(2, 1, 2)}, {"mch_gone", "", "", sum(1, 0, 0)}},
 			Members:  []UsageOfMember{{"", false, sum(2, 1, 2)}, {"Ann", true, sum(1, 0, 0)}}, // bob is no member any more
-			Keys:     []UsageOfKey{{"", "", sum(4, 2, 2)}},
+			Keys:     []UsageOfKey{{UsageSum: sum(4, 2, 2)}},
 			Codes:    []UsageOfCode{{"CAPACITY_FULL", 1}, {"machine_offline", 1}},
 		},
 		On: UsageSide{
@@ -196,6 +197,38 @@ func testUsageSteps(t *testing.T, db *store.DB) {
 			t.Errorf("%s: %d", query, status)
 		}
 	}
+}
+
+// TestUsageOfPrograms: calls with a machine's credential are shown with the machine's name,
+// also if it was revoked or renamed, and the command of kith; never with another member's.
+func TestUsageOfPrograms(t *testing.T) {
+	db := openStore(t)
+	now := time.Now().UTC()
+	check(t, db.CreateMember(t.Context(), account.Member{ID: "ann", Name: "Ann", Created: now}))
+	check(t, db.CreateMember(t.Context(), account.Member{ID: "bob", Name: "Bob", Created: now}))
+	for i, m := range []account.Machine{{ID: "mch_1", OwnerID: "ann", Name: "desk"}, {ID: "mch_2", OwnerID: "ann", Name: "old"}, {ID: "mch_3", OwnerID: "bob", Name: "hush"}} {
+		m.Region, m.Hash, m.Created = "home", [32]byte{byte(i + 1)}, now
+		check(t, db.CreateMachine(t.Context(), m))
+	}
+	check(t, db.RevokeMachine(t.Context(), "mch_2", now))
+	var records []account.Usage
+	for i, key := range []string{
+		account.MachineKey("mch_1", "run"), account.MachineKey("mch_1", "launch"), account.MachineKey("mch_1", ""), account.MachineKey("mch_2", "run"),
+		account.MachineKey("mch_3", "run"), account.MachineKey("mch_gone", ""), "", "site of ann",
+	} {
+		for range 10 - i { // rows are in order of calls
+			records = append(records, account.Usage{CallID: account.NewID("req_"), Attempt: 1, Started: now, MemberID: "ann", KeyID: key, Model: "m"})
+		}
+	}
+	check(t, db.RecordUsage(t.Context(), records))
+	page, _ := usageOf(t, db, "ann", "")
+	var got []string
+	for _, k := range page.As.Keys {
+		assert.Equal(t, k.Name, "", k.Key)
+		got = append(got, MadeAt(k.Machine, k.Program))
+	}
+	assert.Equal(t, strings.Join(got, "; "), "desk, kith run; desk, kith launch; desk; old, kith run; ; ; ; ")
+	assert.Equal(t, page.As.Keys[0].Key, "machine mch_1 run")
 }
 
 // TestUsageOfMany: of those on the other side, a hundred are listed, those

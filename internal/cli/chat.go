@@ -19,6 +19,8 @@ import (
 	"golang.org/x/term"
 
 	"github.com/kith/kith/internal/daemon"
+	"github.com/kith/kith/internal/fleet"
+	"github.com/kith/kith/internal/gateway"
 	"github.com/kith/kith/internal/llama"
 )
 
@@ -271,6 +273,9 @@ func (a *app) run() *cobra.Command {
 		surface, local, err := a.toModels()
 		if err != nil {
 			return err
+		}
+		if local {
+			surface.bearer = gateway.LocalKey(fleet.ProgramRun)
 		}
 		c := &conversation{app: a, surface: surface, local: local, model: args[0]}
 		prompt := strings.Join(args[1:], " ")

@@ -132,6 +132,15 @@ func TestRun(t *testing.T) {
 	}
 }
 
+// TestRunAtTheDaemon: the daemon gets the key by which it knows kith run.
+func TestRunAtTheDaemon(t *testing.T) {
+	handler, log := double(t, words(streamed))
+	t.Setenv("KITH_HOME", onSocket(t, "daemon.sock", handler))
+	t.Setenv("KITH_API_KEY", "")
+	check(t, kith(t, "", "run", "tiny", "say hello"), said{0, "Hello there\n", ""})
+	assert.That(t, len(*log) == 1 && (*log)[0].bearer == "Bearer kith-run", *log)
+}
+
 // check compares what a command did; an error only has to hold the words.
 func check(t *testing.T, got, want said) {
 	t.Helper()

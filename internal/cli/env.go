@@ -19,6 +19,9 @@ import (
 	"syscall"
 
 	"github.com/spf13/cobra"
+
+	"github.com/kith/kith/internal/fleet"
+	"github.com/kith/kith/internal/gateway"
 )
 
 type setting struct{ name, value string }
@@ -355,7 +358,7 @@ func runForeground(program *exec.Cmd) error {
 	}
 }
 
-// localKey is the key that agents send to the daemon, which does not require one.
+// localKey is the key that programs send to the daemon, which does not require one.
 const localKey = "kith"
 
 // target returns the model and the surface for an agent. It uses this machine's daemon if
@@ -378,7 +381,9 @@ func (a *app) target(ctx context.Context, local bool, model string) (target, err
 	if err != nil {
 		return target{}, err
 	}
-	at := func(m listed) target { return target{base, localKey, m.ID, m.ContextLength} }
+	at := func(m listed) target {
+		return target{base, gateway.LocalKey(fleet.ProgramLaunch), m.ID, m.ContextLength}
+	}
 	if one, ok := choose(here, model); ok && (model != "" || !found) {
 		return at(one), nil
 	}

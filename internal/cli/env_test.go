@@ -129,17 +129,17 @@ func TestLaunchLocal(t *testing.T) {
 		return "<--model><" + model + ">\nANTHROPIC_AUTH_TOKEN=" + key + "\nANTHROPIC_BASE_URL=" + base + "\nANTHROPIC_DEFAULT_HAIKU_MODEL=" + model +
 			"\nCLAUDE_CODE_AUTO_COMPACT_WINDOW=" + context + "\nCLAUDE_CODE_MAX_CONTEXT_TOKENS=" + context + "\nCLAUDE_CODE_MAX_OUTPUT_TOKENS=" + answer + "\nCLAUDE_CODE_SUBAGENT_MODEL=" + model + "\n"
 	}
-	check(t, kith(t, "", "launch", "claude"), said{7, claude(server.URL, "kith", "small", "24576", "6144") + "KITH_API_KEY=\n", ""})
-	check(t, kith(t, "", "launch", "claude", "--model", "tiny"), said{7, claude(server.URL, "kith", "tiny", "16384", "4096") + "KITH_API_KEY=\n", ""})
+	check(t, kith(t, "", "launch", "claude"), said{7, claude(server.URL, "kith-launch", "small", "24576", "6144") + "KITH_API_KEY=\n", ""})
+	check(t, kith(t, "", "launch", "claude", "--model", "tiny"), said{7, claude(server.URL, "kith-launch", "tiny", "16384", "4096") + "KITH_API_KEY=\n", ""})
 	check(t, kith(t, "", "launch", "claude", "--model", "large"), said{3, "", "the daemon of this machine does not serve it"})
 	check(t, kith(t, "", "launch", "codex"), said{3, "", "without an API key"})
-	check(t, kith(t, "", "launch", "opencode"), said{7, "<>\nKITH_API_KEY=kith\n" +
+	check(t, kith(t, "", "launch", "opencode"), said{7, "<>\nKITH_API_KEY=kith-launch\n" +
 		`OPENCODE_CONFIG_CONTENT={"model":"kith/small","provider":{"kith":{"models":{"small":{"limit":{"context":24576,"output":6144}}},` +
 		`"npm":"@ai-sdk/openai-compatible","options":{"apiKey":"{env:KITH_API_KEY}","baseURL":"` + server.URL + `/v1"}}}}` + "\n", ""})
 
 	t.Setenv("KITH_HUB", hub.URL)
 	t.Setenv("KITH_API_KEY", "it's")
-	check(t, kith(t, "", "launch", "claude", "--model", "small"), said{7, claude(server.URL, "kith", "small", "24576", "6144") + "KITH_API_KEY=it's\n", ""})
+	check(t, kith(t, "", "launch", "claude", "--model", "small"), said{7, claude(server.URL, "kith-launch", "small", "24576", "6144") + "KITH_API_KEY=it's\n", ""})
 	check(t, kith(t, "", "launch", "claude"), said{7, claude(hub.URL, "it's", "large", "262144", "32000") + "KITH_API_KEY=it's\n", ""})
 }
 

@@ -12,7 +12,7 @@ const aPage = `{"days":7,"since":"2026-11-15",
 "as_caller":{"total":{"calls":1200,"refused":3,"others":7,"waited_ms":2400000,"tokens_in":1234567,"tokens_out":999},
  "days":[{"day":"2026-11-16","calls":1199,"tokens_in":1234567,"tokens_out":999},{"day":"2026-11-18","calls":1}],
  "models":[{"model":"tiny","calls":1200,"refused":3,"waited_ms":2400000,"tokens_in":1234567,"tokens_out":999,"first_token_p50_ms":401,"first_token_p95_ms":2104}],
- "keys":[{"key":"key_1","name":"editor","calls":4},{"key":"site of mem_1","name":"","calls":3},{"key":"key_2","name":"","calls":2},{"key":"","name":"","calls":1}],
+ "keys":[{"key":"key_1","name":"editor","calls":4},{"key":"machine mch_1 run","name":"","machine":"desk","program":"run","calls":3},{"key":"machine mch_1","name":"","machine":"desk","calls":2},{"key":"site of mem_1","name":"","calls":2},{"key":"key_2","name":"","calls":2},{"key":"","name":"","calls":1}],
  "machines":[{"machine":"mch_1","name":"desk","owner":"bob","calls":1197,"tokens_in":5,"tokens_out":6},{"machine":"mch_2","calls":1}],
  "codes":[{"code":"CAPACITY_FULL","calls":3}]},
 "as_owner":{"total":{"calls":0},"days":[],"models":[],"machines":[],"codes":[]}}`
@@ -34,7 +34,9 @@ bob/desk   1.2k    0        5           6            -        -           -
 (gone)     1       0        0           0            -        -           -
 KEY                  CALLS   FAILED   TOKENS-IN   TOKENS-OUT   WAITED   FIRST-P50   P95
 editor               4       0        0           0            -        -           -
-chat on this site    3       0        0           0            -        -           -
+desk, kith run       3       0        0           0            -        -           -
+desk                 2       0        0           0            -        -           -
+chat on this site    2       0        0           0            -        -           -
 (no name)            2       0        0           0            -        -           -
 a machine of yours   1       0        0           0            -        -           -
 REASON             CODE            CALLS

@@ -153,6 +153,9 @@ func (a *app) showTrace(s api.CallTrace, here *daemon.CallHere) {
 	if s.Message != "" {
 		a.fact("why", "%s", s.Message)
 	}
+	if from := api.MadeAt(s.FromMachine, s.Program); from != "" {
+		a.fact("made at", "%s", from)
+	}
 	switch {
 	case s.Sealed:
 		a.fact("sealed", "yes: the hub could not read it")

@@ -106,6 +106,20 @@ func TestReachOfLocalCalls(t *testing.T) {
 	}
 }
 
+// The hub gets the command of kith that made a call, by the key of the closed list, and
+// nothing else of what programs send as a key.
+func TestProgramOfLocalCalls(t *testing.T) {
+	r, h := away(t, refuseWith(200, `{"id":"1","object":"chat.completion","choices":[]}`))
+	for key, want := range map[string][]string{"kith-run": {"run"}, "kith-launch": {"launch"}, "kith": nil, "kith-mine": nil} {
+		req := assert.Value(http.NewRequest(http.MethodPost, r.base()+"/v1/chat/completions", strings.NewReader(chat(false))))(t)
+		req.Header.Set("Content-Type", "application/json")
+		req.Header.Set("Authorization", "Bearer "+key)
+		req.Header.Set("Kith-Program", "made up")
+		assert.Value(http.DefaultClient.Do(req))(t).Body.Close()
+		assert.Equal(t, fmt.Sprint(h.asked[len(h.asked)-1].Header["Kith-Program"]), fmt.Sprint(want), key)
+	}
+}
+
 // A stream of the hub passes unchanged, with its comments and the codes of its error
 // frames.
 func TestHubStreams(t *testing.T) {

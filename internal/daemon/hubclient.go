@@ -63,6 +63,9 @@ func (c *hubClient) post(ctx context.Context, call *gateway.Call, path string, r
 	if reach = max(reach, c.reach(), call.Caller.Reach); reach != fleet.Everything {
 		req.Header.Set(gateway.HeaderReach, reach.String())
 	}
+	if call.Caller.Program != "" {
+		req.Header.Set(gateway.HeaderProgram, string(call.Caller.Program))
+	}
 	if call.Wait >= 0 {
 		req.Header.Set("Prefer", "wait="+strconv.FormatInt(int64(call.Wait/time.Second), 10))
 	}

@@ -629,7 +629,7 @@ func TestReplay(t *testing.T) {
 	assert.Equal(t, h.engine.Counts().Runs, 1)
 }
 
-// A stale seal is sealed again, with the rest of the wait.
+// A stale seal is sealed again, with the rest of the wait, for the same program.
 func TestSealAgain(t *testing.T) {
 	h := newSealHub(t, sealed.Prefer)
 	r := h.caller(sealed.Prefer)
@@ -644,6 +644,7 @@ func TestSealAgain(t *testing.T) {
 	req.Header.Set("Content-Type", "application/json")
 	req.Header.Set("Prefer", "wait=70")
 	req.Header.Set("X-Kith-Reach", "shared")
+	req.Header.Set("Authorization", "Bearer kith-run")
 	resp := assert.Value(http.DefaultClient.Do(req))(t)
 	defer resp.Body.Close()
 	assert.That(t, strings.Contains(read(t, resp.Body), secretAnswer) && len(h.posted()) == 1, "not sealed again")
@@ -651,6 +652,7 @@ func TestSealAgain(t *testing.T) {
 	wait := asked.Get("Prefer")
 	assert.That(t, wait == "wait=70" || wait < "wait=70" && wait > "wait=1", wait)
 	assert.Equal(t, asked.Get("X-Kith-Reach"), "shared")
+	assert.Equal(t, asked.Get("Kith-Program"), "run")
 }
 
 // The modes of the machine: without sealed calls it has no key, no route and no file, and

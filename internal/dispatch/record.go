@@ -38,11 +38,19 @@ func (d *Dispatcher) Refused(call *gateway.Call, out gateway.Outcome) {
 func runningUsage(call *gateway.Call) account.Usage {
 	return account.Usage{
 		CallID: call.ID, Attempt: max(1, call.Trace.Attempts), Started: call.Started.UTC(),
-		MemberID: string(call.Caller.Member), KeyID: call.Caller.KeyID,
+		MemberID: string(call.Caller.Member), KeyID: keyOf(call.Caller),
 		MachineID: string(call.Trace.Machine), OwnerID: string(call.Trace.Owner), GroupID: string(call.Trace.Group),
 		Model: string(call.Model), Endpoint: call.Endpoint.Path(), Stream: call.Stream,
 		Waited: within(call.Trace.Waited, maxDuration),
 	}
+}
+
+// keyOf returns the KeyID for the records of the caller's calls.
+func keyOf(caller fleet.Caller) string {
+	if caller.KeyID == "" && caller.Machine != "" {
+		return account.MachineKey(string(caller.Machine), string(caller.Program))
+	}
+	return caller.KeyID
 }
 
 // usageOf returns the usage record of a finished call. It contains nothing of the call's
@@ -158,7 +166,7 @@ func tracesOf(call *gateway.Call, out gateway.Outcome) []account.Trace {
 	mine.MemberID, mine.Mine = string(call.Caller.Member), true
 	mine.Status, mine.Code, mine.Message = out.Status, out.Code, out.Message
 	mine.WaitedMS, mine.TookMS = trace.Waited.Milliseconds(), out.Duration.Milliseconds()
-	mine.KeyID, mine.TokensIn, mine.TokensOut = call.Caller.KeyID, out.TokensIn, out.TokensOut
+	mine.KeyID, mine.TokensIn, mine.TokensOut = keyOf(call.Caller), out.TokensIn, out.TokensOut
 	if call.Stream && out.Frames > 0 {
 		mine.FirstMS = max(1, out.FirstToken.Milliseconds())
 	}

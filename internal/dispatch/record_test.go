@@ -38,6 +38,23 @@ func TestRecordIsAlwaysTaken(t *testing.T) {
 	}
 }
 
+// A call with a machine's credential is recorded with the machine and its program.
+func TestRecordOfAMachine(t *testing.T) {
+	for want, caller := range map[string]fleet.Caller{
+		"machine mch_1":        {Machine: "mch_1"},
+		"machine mch_1 run":    {Machine: "mch_1", Program: fleet.ProgramRun},
+		"machine mch_1 launch": {Machine: "mch_1", Program: fleet.ProgramLaunch},
+		"key_1":                {KeyID: "key_1"},
+		"":                     {}, // one who was not identified
+	} {
+		call := &gateway.Call{Caller: caller}
+		assert.Equal(t, runningUsage(call).KeyID, want, "usage")
+		assert.Equal(t, tracesOf(call, gateway.Outcome{})[0].KeyID, want, "trace")
+		machine, program := account.ParseMachineKey(want)
+		assert.That(t, machine == string(caller.Machine) && program == string(caller.Program), want, machine, program)
+	}
+}
+
 // An owner learns what happened on the owner's machines and how long the call had waited
 // for them, but not where else the call was or how it ended elsewhere.
 func TestTracesOf(t *testing.T) {

@@ -44,6 +44,24 @@ func ParseKeyReach(word string) (KeyReach, bool) {
 	return KeyReach(max(i, 0)), i >= 0
 }
 
+// Program is a command of kith whose calls are recorded under its name.
+type Program string
+
+// The programs (spec/api.md#kith-program).
+const (
+	ProgramRun    Program = "run"    // kith run
+	ProgramLaunch Program = "launch" // an agent that kith launch started
+)
+
+// ParseProgram returns the program of that name, or "" if there is none.
+func ParseProgram(name string) Program {
+	switch p := Program(name); p {
+	case ProgramRun, ProgramLaunch:
+		return p
+	}
+	return ""
+}
+
 // Caller is the member who makes a call or a request of the management API, identified by
 // an API key, a machine credential or a session of the site. The zero Caller is the owner,
 // on the local surface.
@@ -55,6 +73,9 @@ type Caller struct {
 	// Machine is set for a machine credential. The machine's own calls are never routed
 	// back to it.
 	Machine MachineID
+	// Program is the command of kith that made the call at the machine's daemon; empty:
+	// another program, or not at a daemon.
+	Program Program
 	// Inference is set if the key is only for inference and for listing models
 	// (spec/api.md#scopes).
 	Inference bool

@@ -587,3 +587,48 @@ func TestReachOfACall(t *testing.T) {
 		}
 	}
 }
+
+// The program of a call is that of a closed list: on the local surface by its key, at the
+// hub by the header of a daemon, which no other caller may set.
+func TestProgramOfACall(t *testing.T) {
+	got := fleet.Program("none yet")
+	b := &backend{do: func(_ context.Context, call *Call) (*Answer, error) {
+		got = call.Caller.Program
+		return nil, fault.New(fault.CapacityFull, "enough")
+	}}
+	const body = `{"model":"m","messages":[{"role":"user","content":"x"}]}`
+	here := New(localConfig(b))
+	for secret, want := range map[string]fleet.Program{
+		LocalKey(fleet.ProgramRun): "run", LocalKey(fleet.ProgramLaunch): "launch", "kith": "", "run": "", "kith-": "", "kith-other": "", "kith-run ": "run",
+	} {
+		do(here, ask("POST", "http://localhost:8701/v1/chat/completions", body, "Authorization", "", "Authorization", "Bearer "+secret, HeaderProgram, "launch"))
+		assert.Equal(t, got, want, secret)
+	}
+	do(here, ask("POST", "http://localhost:8701/v1/messages", body, "Authorization", "", "X-Api-Key", "kith-launch"))
+	assert.Equal(t, got, fleet.ProgramLaunch, "x-api-key")
+
+	config := hostedConfig(b)
+	machine := fleet.MachineID("")
+	config.Identify = func(ctx context.Context, secret string) (fleet.Caller, error) {
+		caller, err := keys(ctx, secret)
+		if caller.Machine = machine; machine != "" {
+			caller.KeyID = ""
+		}
+		return caller, err
+	}
+	hub := New(config)
+	program := func(name string) fleet.Program {
+		got = "none yet"
+		do(hub, ask("POST", "/v1/chat/completions", body, HeaderProgram, name))
+		return got
+	}
+	assert.Equal(t, program("run"), "", "a key's")
+	machine = "mch_1"
+	for name, want := range map[string]fleet.Program{"run": "run", "launch": "launch", "": "", "Run": "", "run launch": "", "my own": ""} {
+		assert.Equal(t, program(name), want, name)
+	}
+	do(hub, ask("POST", "/v1/chat/completions", body, HeaderProgram, "my own", HeaderProgram, "run"))
+	assert.Equal(t, got, "", "the second of two")
+	hub.ServeAs(httptest.NewRecorder(), ask("POST", "/v1/chat/completions", body, HeaderProgram, "run"), fleet.Caller{Member: "mem_1", KeyID: "site of mem_1"})
+	assert.Equal(t, got, "", "the site's")
+}

@@ -16,7 +16,7 @@ func RefusedKey(base string) *fault.Fault {
 		"create one at Keys (%s/applications) and send it as Authorization: Bearer", base)
 }
 
-// identify identifies the caller of a hosted request. No other function reads a key.
+// identify identifies the caller of a hosted request. No other function reads its key.
 // x-api-key alone is enough only on routes that accept it; if a request has two keys,
 // they must be equal on every route.
 func (r *request) identify() error {
@@ -49,6 +49,34 @@ func (r *request) narrow() error {
 		r.caller.Reach = max(r.caller.Reach, reach)
 	}
 	return nil
+}
+
+// HeaderProgram is the command of kith that made the call at a machine's daemon, which
+// sends it to the hub: the name of a fleet.Program (spec/api.md#kith-program).
+const HeaderProgram = "Kith-Program"
+
+// localKey is the prefix of the keys by which the local surface knows the commands of
+// kith.
+const localKey = "kith-"
+
+// LocalKey returns the key that a command of kith, or an agent that it starts, sends to
+// the local surface, so that its calls are recorded under its name.
+func LocalKey(p fleet.Program) string { return localKey + string(p) }
+
+// setProgram sets the program of the caller: on the local surface by its key, on the
+// hosted one by the header, which only the holder of a machine credential may send. Any
+// other name is ignored, because a member must not fill the usage with names.
+func (r *request) setProgram() {
+	if r.edge.surface == hosted {
+		if r.caller.Machine != "" {
+			r.caller.Program = fleet.ParseProgram(r.Header.Get(HeaderProgram))
+		}
+		return
+	}
+	secret, _ := secretOf(r.Header, true)
+	if name, ok := strings.CutPrefix(secret, localKey); ok {
+		r.caller.Program = fleet.ParseProgram(name)
+	}
 }
 
 // secretOf returns the secret in the headers; ok is false if there is none or if there

@@ -101,6 +101,7 @@ func (r *request) serve() error {
 	if err := r.narrow(); err != nil {
 		return err
 	}
+	r.setProgram()
 	if r.edge.surface == local || !matched.open {
 		if err := r.edge.buckets.take(bucketOf(r.caller), r.arrived); err != nil {
 			return err

@@ -33,6 +33,28 @@ func TestKeyRevokedWhileTheBodyComes(t *testing.T) {
 	assert.Equal(t, len(r.calls.Running()), 0, "calls are still active")
 }
 
+// A call at a machine's daemon is recorded with the machine and the command of kith; a
+// member's key, and a name that kith does not have, can add nothing to the usage.
+func TestProgramIsRecorded(t *testing.T) {
+	r := newRig(t, Config{})
+	keyID, key := r.member("ann")
+	machineID, machine := r.machine("ann", "desk")
+	member := assert.Value(r.kept.MemberByName(t.Context(), "ann"))(t)
+	for _, c := range []struct{ secret, program, want string }{
+		{machine, "run", "machine " + machineID + " run"}, {machine, "launch", "machine " + machineID + " launch"},
+		{machine, "", "machine " + machineID}, {machine, "made up", "machine " + machineID}, {key, "run", keyID},
+	} {
+		q := httptest.NewRequest("POST", "/v1/chat/completions", strings.NewReader(`{"model":"m","messages":[{"role":"user","content":"x"}]}`))
+		q.Header.Set("Authorization", "Bearer "+c.secret)
+		q.Header.Set("Content-Type", "application/json")
+		q.Header.Set("Kith-Program", c.program)
+		w := httptest.NewRecorder()
+		r.Handler().ServeHTTP(w, q)
+		s := assert.Value(r.traces.Get(t.Context(), w.Header().Get("X-Correlation-ID"), member.ID))(t)
+		assert.Equal(t, s.KeyID, c.want, c.program)
+	}
+}
+
 // A refusal before the routing leaves a trace for its caller, without content; a wrong
 // key identifies no caller, and calls over the rate leave none.
 func TestRefusedBeforeRoutingLeavesATrace(t *testing.T) {

@@ -142,6 +142,7 @@ var templates = sync.OnceValue(func() map[string]*template.Template {
 			}
 			return links
 		},
+		"madeat":    api.MadeAt,
 		"title":     api.Title,
 		"ending":    endWords,
 		"speed":     func(t account.Trace) float64 { return t.Speed() },

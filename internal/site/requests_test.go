@@ -248,6 +248,30 @@ func TestRequestsFilter(t *testing.T) {
 	b.get("/requests/req_0000").want(t, 200, "my editor", "1,234 in, 41 out, 20.0 a second", "First token")
 }
 
+// Usage and calls show the machine and the command of kith that made a call, and no id of
+// the machine, which is in the record.
+func TestMadeAt(t *testing.T) {
+	tn := newTown(t, nil)
+	now, ada := time.Now().UTC(), tn.members["ada"].ID
+	key := account.MachineKey(tn.machine.ID, "run")
+	check(t, tn.db.RecordUsage(t.Context(), []account.Usage{
+		{CallID: "req_1", Attempt: 1, Started: now, MemberID: ada, KeyID: key, Model: "m"},
+		{CallID: "req_2", Attempt: 1, Started: now, MemberID: ada, Model: "m"}, // of an older hub
+	}))
+	check(t, tn.db.SaveTraces(t.Context(), []account.Trace{
+		{CallID: "req_1", MemberID: ada, Started: now, Mine: true, Caller: "ada", Model: "m", KeyID: key, Status: 200, Endpoint: "/v1/chat/completions"},
+	}, now))
+	b, text := tn.as("ada"), tn.machine.Name+", kith run"
+	for path, want := range map[string]string{
+		"/usage": `<th scope="row">` + text + `</th>`, "/usage.csv?of=key&side=caller": `caller,key,"` + text + `",1,`,
+		"/requests": ">" + text + "</small>", "/requests/req_1": "<dt>Made at</dt><dd>" + text + "</dd>",
+	} {
+		page := b.get(path).want(t, 200, want)
+		assert.Lacks(t, page.body, tn.machine.ID, path)
+	}
+	b.get("/usage").want(t, 200, `<th scope="row">a machine of yours</th>`)
+}
+
 // The owner of a machine sees how long a caller waited for it, and whether an answer was
 // cut off.
 func TestOwnerSeesWaitAndBreak(t *testing.T) {

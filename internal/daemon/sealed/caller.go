@@ -285,6 +285,9 @@ func (o *outgoing) send(ctx context.Context, sealed *seal.Call) (*gateway.Answer
 	}
 	req.Header.Set("Content-Type", "application/octet-stream")
 	setReach(req, o.listKey().reach)
+	if o.call.Caller.Program != "" {
+		req.Header.Set(gateway.HeaderProgram, string(o.call.Caller.Program))
+	}
 	if o.call.Wait >= 0 { // what is left of it
 		left := max(o.call.Wait-time.Since(o.began), 0)
 		req.Header.Set("Prefer", "wait="+strconv.FormatInt(int64(left.Round(time.Second)/time.Second), 10))
