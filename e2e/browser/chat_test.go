@@ -5,6 +5,9 @@ import (
 	"encoding/json"
 	"flag"
 	"fmt"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
 	"strings"
 	"testing"
 	"time"
@@ -326,6 +329,30 @@ func TestChatEnds(t *testing.T) {
 	w.until("the loss is said", func() bool {
 		return strings.Contains(op.text("#said .turn:last-child .meta"), "the connection ended before the answer did")
 	})
+}
+
+// TestChatSaysWhyAnAnswerBrokeOff: an engine that dies in mid-answer ends it with the hub's
+// error below the text that came. The browser reaches the hub over HTTP/2, where it drops what
+// it has not read yet of a response that is reset.
+func TestChatSaysWhyAnAnswerBrokeOff(t *testing.T) {
+	t.Parallel()
+	w := &walk{stage: newStage(t, "llama3"), scripts: true}
+	proxy := httptest.NewUnstartedServer(httputil.NewSingleHostReverseProxy(assert.Value(url.Parse(w.base))(t)))
+	proxy.EnableHTTP2 = true
+	proxy.StartTLS()
+	t.Cleanup(proxy.Close)
+	w.op = newTab(t, chromium(t, map[string]any{"ignore-certificate-errors": true}), proxy.URL, true)
+	w.first = proxy.URL + strings.TrimPrefix(w.first, w.base)
+	w.chatting()
+	op := w.op
+	for round := range 8 {
+		w.engine.Set(enginetest.Behaviour{Chunks: 40, Interval: 5 * time.Millisecond, Text: "word ", Fault: enginetest.Die, After: 20 + round})
+		w.say("Break off")
+		turn := fmt.Sprintf("#said .turn:nth-child(%d) .assistant ", round+1)
+		w.until("the answer ends", func() bool { return op.text(turn+".meta") != "" && op.text("#send:disabled") == "" })
+		assert.Contains(t, op.text(turn+".text"), "word word", "the part that came")
+		assert.Contains(t, op.text(turn+".meta"), "Engine failed engine_error", "below the text")
+	}
 }
 
 // TestChatMeasured is how much of a core the main thread takes for an answer of 4,000

@@ -109,7 +109,7 @@
   function finishAnswer(article, answer) {
     const { meta } = article.parts;
     meta.replaceChildren();
-    if (answer.error) meta.append(refusal(answer.error, answer.id));
+    if (answer.error) meta.append(refusal(answer.error, answer.id, answer.text || answer.thinking ? "The answer broke off" : "No answer"));
     if (answer.meta) meta.append(answer.meta);
     article.querySelector(".tools")?.remove();
     if (!answer.text) return;
@@ -121,10 +121,11 @@
 
   const seconds = (ms) => (ms < 100 ? Math.round(ms) + " ms" : (ms < 9950 ? (ms / 1000).toFixed(1) : Math.round(ms / 1000)) + " s");
 
-  // Shows why a call was refused, with a link to its explanation.
-  function refusal(error, id) {
+  // Shows why a call was refused or broke off, with a link to its explanation. Errors that are
+  // not the hub's have the title unknown.
+  function refusal(error, id, unknown) {
     const title = titles[error.code];
-    const text = element("span", "", element("strong", "", title ?? "No answer"));
+    const text = element("span", "", element("strong", "", title ?? unknown));
     if (title) text.append(" ", element("small", "muted", element("code", "", error.code)));
     text.append(": " + (error.message || "the call was not answered; try again shortly") + ". ");
     if (id) {
@@ -197,7 +198,7 @@
   async function answerOf(turn, column, article, signal) {
     const answer = turn.answers[column];
     const begun = performance.now();
-    let first = 0, pieces = 0, tokens = 0, machine = "";
+    let first = 0, pieces = 0, tokens = 0, machine = "", done = false;
     const drawn = new markdown.Answer(article.parts.text);
 
     // A line of the stream: an event, or a comment between them.
@@ -209,7 +210,8 @@
       }
       if (!line.startsWith("data:")) return;
       const data = line.slice(5).trim();
-      if (data === "[DONE]") return;
+      if (data === "[DONE]") done = true;
+      if (done) return;
       const event = JSON.parse(data);
       if (event.error) throw event.error;
       tokens = event.usage?.completion_tokens || tokens;
@@ -246,6 +248,7 @@
         follow();
         return Math.max(200, 60 * (performance.now() - begun)); // painting takes as long again: 3 % of a core in all
       });
+      if (!done) throw new Error("the response ended without [DONE]");
     } finally {
       if (answer.text) drawn.end();
       if (answer.thinking) showThinking(article, answer.thinking, answer.thought || performance.now() - first);
@@ -286,7 +289,7 @@
     state.textContent = stopped ? "Stopped." : "";
     if (turn.answers.every((answer) => !answer.text && !answer.thinking)) { // nothing came: the question is in the field again
       const failed = turn.answers.find((answer) => answer.error);
-      if (failed) refused.replaceChildren(element("div", "notice problem", element("p", "", refusal(failed.error, failed.id))));
+      if (failed) refused.replaceChildren(element("div", "notice problem", element("p", "", refusal(failed.error, failed.id, "No answer"))));
       place.remove();
       chat.turns.splice(i);
       ask.value ||= turn.ask;
