@@ -125,7 +125,7 @@ func pauseEnd(m *api.Machine, now time.Time) string {
 func machineState(m *api.Machine, now time.Time) words {
 	switch {
 	case !m.Online:
-		return words{"offline", "bad"}
+		return availabilityWords("offline")
 	case m.Paused:
 		return words{"paused" + pauseEnd(m, now), "warn"}
 	case !m.Open:

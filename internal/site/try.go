@@ -53,7 +53,7 @@ func (s *Site) tryData(v *visit) (tryData, error) {
 	models, err := call(s, v, api.ListModels, api.None{})
 	data := tryData{Titles: titles(), Said: conversation(v), Ask: lines(v.form.Get("ask")),
 		Model: fleet.ModelID(cmp.Or(v.form.Get("model"), v.URL.Query().Get("model")))}
-	for _, m := range models.Data {
+	for _, m := range slices.SortedStableFunc(slices.Values(models.Data), online) {
 		data.Models = append(data.Models, tryModel{m.ID, slices.Contains(m.Capabilities, "vision"), m.Whose()})
 	}
 	if first := api.FirstChoice(models.Data); data.Model == "" && first != nil {
