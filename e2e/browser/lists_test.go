@@ -8,7 +8,42 @@ import (
 	"github.com/chromedp/chromedp"
 
 	"github.com/kith/kith/internal/assert"
+	"github.com/kith/kith/internal/enginetest"
 )
+
+// TestCallsFit: nothing of a call is out of sight on a window of 1,100 pixels, whatever its
+// names and numbers.
+func TestCallsFit(t *testing.T) {
+	t.Parallel()
+	const model = "hf.co/unsloth/Qwen3-Coder-480B-A35B-Instruct-1M-GGUF:UD-Q4_K_XL"
+	w := &walk{stage: newStage(t, model), scripts: true}
+	w.op = newTab(t, chromium(t, nil), w.base, true)
+	w.chatting()
+	op := w.op
+	w.say("Hello")
+	w.answered(1, "Hello from the attic")
+	w.engine.Set(enginetest.Behaviour{Text: "word ", Chunks: 40, Fault: enginetest.Die, After: 20})
+	w.say("Fail")
+	w.until("it has failed", func() bool { return op.text("#said .turn:last-child .meta") != "" })
+	w.until("both calls are listed", func() bool {
+		op.open("/requests")
+		return run(op, chromedp.Evaluate[int](`document.querySelectorAll("#requests tbody tr").length`)) == 2
+	})
+	w.look(op, "requests-long")
+	run(op, chromedp.Evaluate[chromedp.Void](axe+"\n"+checks+"\n;undefined"))
+	for _, width := range []int64{1100, 1280} {
+		run(op, chromedp.EmulateViewport(width, 800))
+		run(op, chromedp.Evaluate[chromedp.Void](`for (const row of document.querySelectorAll("#requests tbody tr")) {
+			const cells = [...row.cells];
+			cells[2].textContent = cells[4].textContent = "Rechenzentrum-Dachboden-Werkstatt";
+			cells[5].textContent = "59.9 s";
+			cells[6].firstChild.data = "59 min";
+			for (const text of cells[7].childNodes) if (text.nodeType === 3 && text.data.trim()) text.data = text.data.replace(/[\\d,]+/g, "1,234,567");
+		}`))
+		op.wants(fmt.Sprint("calls, ", width), "checks.cut()")
+	}
+	op.quiet()
+}
 
 // TestPickers: a long list of models to choose from is shortened by words in any order, and
 // the lines of a new key name the model that is chosen.

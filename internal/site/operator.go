@@ -18,7 +18,7 @@ import (
 const operatorPath = "/operator"
 
 // mostListed is the number of lines on one page of an operator's list.
-const mostListed = 200
+const mostListed = 50
 
 // operatorData is the content of /operator.
 type operatorData struct {

@@ -134,7 +134,7 @@ func TestRequestsFilter(t *testing.T) {
 	}
 	check(t, tn.db.SaveTraces(t.Context(), traces, now))
 	b := tn.as("ada")
-	page := b.get("/requests?model=m&key=key_1&q=ada").want(t, 200, `<option value="key_1" selected>my editor`, `value="m"`, "1,234 in, 41 out", "20.0 a second")
+	page := b.get("/requests?model=m&key=key_1&q=ada").want(t, 200, `<option value="key_1" selected>my editor`, `value="m"`, "1,234 in<br>41 out", "20.0 tokens/s")
 	older := next(page, "/requests?before=")
 	if !strings.Contains(older, "model=m") || !strings.Contains(older, "key=key_1") || strings.Count(page.body, `href="/requests/req_`) != 100 || strings.Contains(page.body, "req_0001") {
 		t.Errorf("the next page is %q", older)
@@ -144,7 +144,7 @@ func TestRequestsFilter(t *testing.T) {
 	}
 	b.get("/requests?code=none").want(t, 200, "No call of the last 7 days matches")
 	b.get("/requests?from=never").want(t, 400, "from is a time")
-	b.get("/requests/req_0000").want(t, 200, "my editor", "1,234 in, 41 out, 20.0 a second", "First token")
+	b.get("/requests/req_0000").want(t, 200, "my editor", "1,234 in, 41 out, 20.0 tokens/s", "First token")
 }
 
 // The owner of a machine sees how long a caller waited for it, and whether an answer was
