@@ -24,8 +24,8 @@ func counted(n int, none, one, many string) string {
 
 // cutWords describes how many running calls an action ends.
 func cutWords(n int) string {
-	return counted(n, "No running call is cut.", "1 running call is cut within 5 seconds.",
-		"%d running calls are cut within 5 seconds.")
+	return counted(n, "No running call is stopped.", "1 running call is stopped within 5 seconds.",
+		"%d running calls are stopped within 5 seconds.")
 }
 
 // limitShape extends the shape by limits, and by whether their daily calls are used up.

@@ -104,3 +104,16 @@ func TestTitlesNameWhatIsShown(t *testing.T) {
 	}
 	ada.get("/requests/req_none").want(t, 404, "<title>Problem: Call · kith</title>")
 }
+
+// TestWorksAgainWhenOnline checks that a model whose machines are offline names them.
+func TestWorksAgainWhenOnline(t *testing.T) {
+	off := func(name string) modelMachine {
+		return modelMachine{WhyMachine: api.WhyMachine{Machine: name, State: "offline"}}
+	}
+	for want, machines := range map[string][]modelMachine{
+		"": {{WhyMachine: api.WhyMachine{Machine: "attic", State: "paused"}}}, "attic is": {off("attic")}, "attic or cellar is": {off("attic"), off("cellar")},
+		"one of its 4 machines is": {off("a"), off("b"), off("c"), off("d")},
+	} {
+		assert.Equal(t, modelData{Machines: machines}.Offline(), want)
+	}
+}

@@ -31,6 +31,24 @@ type modelData struct {
 	Near     []fleet.ModelID // similar ids in reach
 }
 
+// Offline returns the machines that are offline, as the subject of a sentence: "attic or
+// cellar is". It is empty if there are none.
+func (d modelData) Offline() string {
+	var names []string
+	for _, m := range d.Machines {
+		if m.State == "offline" {
+			names = append(names, m.Machine)
+		}
+	}
+	switch n := len(names); {
+	case n == 0:
+		return ""
+	case n > 3:
+		return fmt.Sprintf("one of its %d machines is", n)
+	}
+	return strings.Join(names, " or ") + " is"
+}
+
 // modelMachine is a machine that offers the model. ID is empty unless the member owns it.
 type modelMachine struct {
 	api.WhyMachine

@@ -108,13 +108,13 @@ func TestChangeNamesPages(t *testing.T) {
 			Status: 503, Code: "CAPACITY_FULL", Decisions: []account.Decision{{Verdict: verdict, Row: shown}},
 		}
 		check(t, tn.db.SaveTraces(t.Context(), []account.Trace{trace}, time.Now()))
-		_, change, _ := strings.Cut(ada.get("/requests/"+id).want(t, 200).body, "What would change it: ")
+		_, change, _ := strings.Cut(ada.get("/requests/"+id).want(t, 200).body, "What helps: ")
 		change, _, _ = strings.Cut(change, "</td>")
 		if change == "" || strings.Contains(change, "<code>kith") || (row != 2 && row != 11) != strings.Contains(change, `<a href="/`) {
 			t.Errorf("row %d: %q", row, change)
 		}
 	}
-	page := ada.get("/models?model=nothing").want(t, 200, `What would change that: The exact id, as <a href="/models">Models</a> lists it.`)
+	page := ada.get("/models?model=nothing").want(t, 200, `What helps: The exact id, as <a href="/models">Models</a> lists it.`)
 	assert.Lacks(t, page.body, "<code>kith", "the page of a model names a command")
 }
 
