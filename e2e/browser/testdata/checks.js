@@ -70,7 +70,7 @@ var checks = {
 
   // cut finds tables of which a part is out of sight, except in the documentation.
   cut() {
-    return [...document.querySelectorAll(".scroll:has(> .stack)")].filter((e) => e.scrollWidth > e.clientWidth + 1).map((e) =>
+    return [...document.querySelectorAll(".scroll:not(.documentation *)")].filter((e) => e.scrollWidth > e.clientWidth + 1).map((e) =>
       `${e.scrollWidth} pixels wide in ${e.clientWidth}: ` + this.name(e));
   },
 
