@@ -5,6 +5,9 @@ import (
 	"encoding/json"
 	"flag"
 	"fmt"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
 	"strings"
 	"testing"
 	"time"
@@ -326,6 +329,116 @@ func TestChatEnds(t *testing.T) {
 	w.until("the loss is said", func() bool {
 		return strings.Contains(op.text("#said .turn:last-child .meta"), "the connection ended before the answer did")
 	})
+}
+
+// TestChatKeepsWhatIsLeft: a chat is stored when its message is sent, with what has come of an
+// answer. A stopped answer is no error, and a refused one takes nothing from the chat.
+func TestChatKeepsWhatIsLeft(t *testing.T) {
+	t.Parallel()
+	w := &walk{stage: newStage(t, "llama3"), scripts: true}
+	w.op = newTab(t, chromium(t, nil), w.base, true)
+	w.chatting()
+	op := w.op
+	begins := func() {
+		t.Helper()
+		w.until("the answer begins", func() bool { return strings.Contains(op.text("#said .turn:last-child .assistant .text"), "word word") })
+	}
+	reopen := func(title string) {
+		t.Helper()
+		op.open("/models")
+		op.open("/try")
+		w.until("the chat is listed", func() bool { return strings.HasPrefix(op.text("#history li"), title) })
+		run(op, clickOn("#history summary"))
+		run(op, clickOn("#history li button"))
+		w.until("it is shown", func() bool { return strings.Contains(op.text("#said .user .text"), title) })
+	}
+	endless := enginetest.Behaviour{Chunks: 100_000, Interval: 20 * time.Millisecond, Text: "word "}
+
+	w.engine.Set(endless)
+	w.say("left early")
+	begins()
+	w.until("a part is stored", func() bool {
+		return run(op, chromedp.Evaluate[bool](`chatHistory(document.getElementById("try").dataset.member).all().then((all) => Boolean(all[0]?.turns[0].answers[0].text.includes("word word")))`, chromedp.EvalAwaitPromise))
+	})
+	reopen("left early")
+	assert.Contains(t, op.text("#said .assistant .text"), "word word", "the answer that was left")
+	assert.Contains(t, op.text("#said .assistant .meta"), "This answer is not complete.", "below it")
+
+	w.engine.Set(enginetest.Behaviour{Text: "complete"})
+	run(op, clickOn("#said .assistant .tools button:last-child"))
+	w.answered(1, "complete")
+	assert.Lacks(t, op.text("#said"), "not complete", "once it is")
+
+	op.open("/try")
+	w.engine.Set(enginetest.Behaviour{First: time.Hour, Text: "late"})
+	w.say("left at once")
+	assert.OK(t, w.engine.Wait(t.Context(), func(c enginetest.Counts) bool { return c.Running == 1 }))
+	reopen("left at once")
+	assert.Contains(t, op.text("#said .assistant .meta"), "This answer is not complete.", "where nothing came")
+
+	w.engine.Set(endless)
+	run(op, clickOn("#said .assistant .tools button:last-child"))
+	begins()
+	run(op, clickOn("#stop"))
+	w.until("it is stopped", func() bool { return op.text("#state") == "Stopped." })
+	for range 2 { // in the page, and as it is kept
+		assert.Contains(t, op.text("#said .assistant .meta"), "You stopped this answer.", "below a stopped answer")
+		if got := op.text("#said .meta strong") + op.text("#said .meta a") + op.text("#refused"); got != "" {
+			t.Errorf("a stopped answer is shown as an error: %s", got)
+		}
+		reopen("left at once")
+	}
+
+	w.engine.Set(enginetest.Behaviour{Status: 400, Answer: `{"error":{"message":"no"}}`})
+	run(op, clickOn("#said .assistant .tools button:last-child"))
+	w.until("it is refused", func() bool { return op.text("#refused") != "" && op.text("#send:disabled") == "" })
+	assert.Contains(t, op.text("#said .assistant .text"), "word word", "the answer before the refused one")
+	assert.Equal(t, run(op, chromedp.Evaluate[string](`document.querySelector("#ask").value`)), "", "the field of a message that is shown")
+	w.say("refused")
+	w.until("its message is in the field again", func() bool {
+		return run(op, chromedp.Evaluate[string](`document.querySelector("#ask").value`)) == "refused"
+	})
+	reopen("left at once")
+	assert.Contains(t, op.text("#said"), "word word", "the kept chat")
+	assert.Lacks(t, op.text("#said"), "refused", "the kept chat")
+
+	w.engine.Set(endless) // a chat may be deleted while it runs
+	run(op, clickOn("#said .assistant .tools button:last-child"))
+	begins()
+	run(op, clickOn("#history summary"))
+	run(op, clickOn("#history li button[aria-label='Delete the chat left at once']"))
+	assert.OK(t, w.engine.Wait(t.Context(), func(c enginetest.Counts) bool { return c.Running == 0 }))
+	w.until("it is gone", func() bool {
+		return op.text("#said") == "" && !strings.Contains(op.text("#history"), "at once") && op.text("#send:disabled") == ""
+	})
+	op.open("/try")
+	w.until("the other is listed", func() bool { return strings.Contains(op.text("#history"), "left early") })
+	assert.Lacks(t, op.text("#history"), "at once", "the chats that are kept")
+	op.quiet()
+}
+
+// TestChatSaysWhyAnAnswerBrokeOff: an engine that dies in mid-answer ends it with the hub's
+// error below the text that came. The browser reaches the hub over HTTP/2, where it drops what
+// it has not read yet of a response that is reset.
+func TestChatSaysWhyAnAnswerBrokeOff(t *testing.T) {
+	t.Parallel()
+	w := &walk{stage: newStage(t, "llama3"), scripts: true}
+	proxy := httptest.NewUnstartedServer(httputil.NewSingleHostReverseProxy(assert.Value(url.Parse(w.base))(t)))
+	proxy.EnableHTTP2 = true
+	proxy.StartTLS()
+	t.Cleanup(proxy.Close)
+	w.op = newTab(t, chromium(t, map[string]any{"ignore-certificate-errors": true}), proxy.URL, true)
+	w.first = proxy.URL + strings.TrimPrefix(w.first, w.base)
+	w.chatting()
+	op := w.op
+	for round := range 8 {
+		w.engine.Set(enginetest.Behaviour{Chunks: 40, Interval: 5 * time.Millisecond, Text: "word ", Fault: enginetest.Die, After: 20 + round})
+		w.say("Break off")
+		turn := fmt.Sprintf("#said .turn:nth-child(%d) .assistant ", round+1)
+		w.until("the answer ends", func() bool { return op.text(turn+".meta") != "" && op.text("#send:disabled") == "" })
+		assert.Contains(t, op.text(turn+".text"), "word word", "the part that came")
+		assert.Contains(t, op.text(turn+".meta"), "Engine failed engine_error", "below the text")
+	}
 }
 
 // TestChatMeasured is how much of a core the main thread takes for an answer of 4,000

@@ -313,12 +313,12 @@ func (w *walk) ends() {
 	run(op, clickOn("#given-list details summary"))
 	w.look(op, "access-both")
 	op.leads(200, clickOn("a[href^='/sharing/end']"))
-	op.see("No running call is cut.")
+	op.see("No running call is stopped.")
 	op.see("through the group lab all the same")
 	w.look(op, "share-end")
 	ben.open("/access")
 	op.send("#do")
-	op.see("The share with ben has ended. No running call is cut.")
+	op.see("The share with ben has ended. No running call is stopped.")
 	if w.scripts {
 		w.until("the open page of ben shows that the group is left", func() bool { return strings.Contains(ben.text("#received-list"), "group lab") })
 	}

@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"math"
+	"slices"
 	"strings"
 	"time"
 
@@ -138,7 +139,19 @@ func (a *API) listMachines(ctx context.Context, c fleet.Caller, _ None) (List[Ma
 		}
 		views = append(views, v)
 	}
+	slices.SortStableFunc(views, func(a, b Machine) int { return OnlineFirst(a.Online, b.Online) })
 	return listOf(views), err
+}
+
+// OnlineFirst compares two entries of a list that begins with those that are online.
+func OnlineFirst(a, b bool) int {
+	switch {
+	case a == b:
+		return 0
+	case a:
+		return -1
+	}
+	return 1
 }
 
 // offered identifies a model on a machine.

@@ -189,7 +189,7 @@ func (a *API) operatorApproveDevice(ctx context.Context, _ fleet.Caller, in Devi
 	}
 	about(ctx, in.Code, member.Name)
 	g, err := a.DB.DecideGrant(ctx, credential.ReadUserCode(in.Code), account.GrantApproved, member.ID, a.DB.Now())
-	return viewDevice(g), NotFound(err, "nothing waits under the code %.20q; kith admin device list shows what does", in.Code)
+	return viewDevice(g), NotFound(err, "the code %.20q is not valid or has expired; kith admin device list shows those that wait", in.Code)
 }
 
 // OperatorKey is an API key as shown to the operator; Secret is only set when the key is

@@ -248,7 +248,7 @@ type RequestFilter struct {
 	Model   string `json:"-" query:"model"`
 	Machine string `json:"-" query:"machine"` // name of a machine that was tried
 	Key     string `json:"-" query:"key"`     // key of a UsageOfKey
-	Text    string `json:"-" query:"q"`       // part of its id, model, caller, code, machines or program
+	Text    string `json:"-" query:"q"`       // words of its id, model, caller, code, machines or program
 	From    string `json:"-" query:"from"`    // started then or later
 	To      string `json:"-" query:"to"`      // started before
 }
@@ -287,6 +287,18 @@ func (f *RequestFilter) read() (from time.Time, before string, err error) {
 	return from, f.Before, err
 }
 
+// Finds reports whether a search finds what has the texts: each of its words is a part of
+// one of them, in any order and case.
+func Finds(search string, texts ...string) bool {
+	all := strings.ToLower(strings.Join(texts, "\n"))
+	for word := range strings.FieldsSeq(strings.ToLower(search)) {
+		if !strings.Contains(all, word) {
+			return false
+		}
+	}
+	return true
+}
+
 // shows reports whether the call matches the filter.
 func (f *RequestFilter) shows(t *account.Trace) bool {
 	on := func(machine string) bool {
@@ -301,7 +313,7 @@ func (f *RequestFilter) shows(t *account.Trace) bool {
 		for _, try := range t.Tries {
 			texts = append(texts, try.Machine)
 		}
-		return f.Text == "" || strings.Contains(strings.ToLower(strings.Join(texts, " ")), strings.ToLower(f.Text))
+		return Finds(f.Text, texts...)
 	}
 	return false
 }

@@ -494,7 +494,7 @@ func (d *doctor) clock(date string, asked time.Time) {
 	case err != nil:
 		d.note("clock", "", "the hub's response has no date")
 	case ahead.Abs() <= clockSkew:
-		d.ok("clock", "as the hub's")
+		d.ok("clock", "in sync")
 	default:
 		word := map[bool]string{false: "behind", true: "ahead of"}[ahead > 0]
 		d.fail("clock", "set it by the network (on Linux: `timedatectl set-ntp true`): hours, pauses and certificates depend on it",
@@ -505,20 +505,20 @@ func (d *doctor) clock(date string, asked time.Time) {
 func (d *doctor) line(line daemon.TunnelStatus) {
 	switch line.State {
 	case tunnelUp:
-		d.ok("line", "connected since %s", moment(line.Since))
+		d.ok("connection", "online since %s", moment(line.Since))
 	case daemon.TunnelUnshared:
-		d.note("line", "set [share] enabled = true to open it", "closed by the configuration")
+		d.note("connection", "set [share] enabled = true to open it", "closed by the configuration")
 	case daemon.TunnelRefused:
-		d.fail("line", "sign in again with `kith login`; if the hub was at fault and is well again, `kith reload` tries now", "the hub refused this machine: %s", connectionText(line))
+		d.fail("connection", "sign in again with `kith login`; if the hub was at fault and works again, `kith reload` tries now", "the hub refused this machine: %s", connectionText(line))
 	case daemon.TunnelFenced:
-		d.fail("line", "give each its own: `kith login` on one of them", "another daemon uses this machine's credential: %s", connectionText(line))
+		d.fail("connection", "give each its own: `kith login` on one of them", "another daemon uses this machine's credential: %s", connectionText(line))
 	default:
 		if d.viaProxy {
-			d.fail("line", "start the daemon with the same HTTPS_PROXY (`kith service install` keeps it), "+
+			d.fail("connection", "start the daemon with the same HTTPS_PROXY (`kith service install` keeps it), "+
 				"or have the proxy's operator let long connections pass", "%s; this command reached the hub through a proxy", connectionText(line))
 			return
 		}
-		d.fail("line", "check the network, and what is between this machine and the hub", "%s", connectionText(line))
+		d.fail("connection", "check the network, and what is between this machine and the hub", "%s", connectionText(line))
 	}
 }
 

@@ -242,7 +242,7 @@ func TestDoctorNamesTheCause(t *testing.T) {
 		}, "hub", "does not connect to hub.test:443: it answered 403 Forbidden", "have its operator let this machine through"},
 		{"way out: daemon without the proxy", func(t *testing.T, p *patient) {
 			p.behindProxy(t, wayOut(t, p, http.StatusOK))
-		}, "line", "this command reached the hub through a proxy", "start the daemon with the same HTTPS_PROXY"},
+		}, "connection", "this command reached the hub through a proxy", "start the daemon with the same HTTPS_PROXY"},
 		{"way out: all use the proxy", func(t *testing.T, p *patient) {
 			p.behindProxy(t, wayOut(t, p, http.StatusOK))
 			p.status = strings.Replace(p.status, `"lost"`, `"acked"`, 1)
@@ -330,12 +330,12 @@ func TestDoctorNamesTheCause(t *testing.T) {
 		{"no such models", func(t *testing.T, p *patient) { p.write(t, "config.toml", "[engine]\nmodels = [\"none.gguf\"]\n") },
 			"models folder", "none.gguf: no such file", "correct [engine] models"},
 		{"refused line", func(t *testing.T, p *patient) { p.status = strings.Replace(p.status, `"acked"`, `"refused"`, 1) },
-			"line", "the hub refused this machine", "kith login"},
+			"connection", "the hub refused this machine", "kith login"},
 		{"two daemons with one credential", func(t *testing.T, p *patient) { p.status = strings.Replace(p.status, `"acked"`, `"fenced"`, 1) },
-			"line", "another daemon uses this machine's credential", "kith login"},
+			"connection", "another daemon uses this machine's credential", "kith login"},
 		{"proxy that refuses tunnels", func(t *testing.T, p *patient) {
 			p.status = strings.Replace(p.status, `"acked"`, `"lost","error":"the proxy cuts it"`, 1)
-		}, "line", "lost, the proxy cuts it", "between this machine and the hub"},
+		}, "connection", "lost, the proxy cuts it", "between this machine and the hub"},
 		{"no calls can be sealed", func(t *testing.T, p *patient) {
 			p.sealed(`{"mode":"prefer","error":"seal.json is open to others"}`)
 		}, "sealed calls", "no call can be sealed: seal.json is open to others", "correct that"},

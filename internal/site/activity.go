@@ -24,8 +24,8 @@ func counted(n int, none, one, many string) string {
 
 // cutWords describes how many running calls an action ends.
 func cutWords(n int) string {
-	return counted(n, "No running call is cut.", "1 running call is cut within 5 seconds.",
-		"%d running calls are cut within 5 seconds.")
+	return counted(n, "No running call is stopped.", "1 running call is stopped within 5 seconds.",
+		"%d running calls are stopped within 5 seconds.")
 }
 
 // limitShape extends the shape by limits, and by whether their daily calls are used up.
@@ -116,7 +116,7 @@ func accessContent(_ *Site, hub *hubView, who fleet.Caller) liveContent {
 func machineState(m *api.Machine) words {
 	switch {
 	case !m.Online:
-		return words{"offline", "bad"}
+		return availabilityWords("offline")
 	case m.Paused:
 		return words{"paused", "warn"}
 	case !m.Open:

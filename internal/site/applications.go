@@ -22,7 +22,7 @@ type applicationsData struct {
 	Regions []api.Region // available to the member for new keys, the site's own first
 	// Models are the models that the member reaches. Model is the one in the example
 	// lines.
-	Models []fleet.ModelID
+	Models []keyModel
 	Model  fleet.ModelID
 	// Made is the key that was just created or tested, and Secret its secret.
 	Made   api.Key
@@ -30,6 +30,12 @@ type applicationsData struct {
 	Trial  *trial
 	// Address is the base URL of the key's region, without /v1.
 	Address string
+}
+
+// keyModel is a model to test a key with. Its id stands in the example lines if it pastes.
+type keyModel struct {
+	ID     fleet.ModelID
+	Pastes bool
 }
 
 // exampleModel stands for a model in the example lines if the member reaches none.
@@ -40,8 +46,8 @@ func (s *Site) applicationsData(v *visit) (applicationsData, error) {
 	models, noModels := call(s, v, api.ListModels, api.None{})
 	data := applicationsData{Keys: keys.Data, Regions: s.AllRegions(), Model: exampleModel, Address: s.Base}
 	var paste []api.Model
-	for _, m := range models.Data {
-		data.Models = append(data.Models, m.ID)
+	for _, m := range slices.SortedStableFunc(slices.Values(models.Data), online) {
+		data.Models = append(data.Models, keyModel{m.ID, pastes(m.ID)})
 		if pastes(m.ID) {
 			paste = append(paste, m)
 		}

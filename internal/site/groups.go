@@ -115,7 +115,7 @@ func decidedOn(m api.GroupMachine) string {
 		return name + " is pinned: it counts as established in " + m.Group + "."
 	case account.MachineExcluded:
 		return name + " is excluded: within 5 seconds the members of " + m.Group +
-			" do not reach it by the group, and what runs by it is cut."
+			" do not reach it by the group, and running calls are stopped."
 	}
 	return name + " is neither pinned nor excluded in " + m.Group + " any more."
 }

@@ -206,7 +206,7 @@ func (s *Site) concerns(v *visit, machines []api.Machine, now time.Time) (all []
 	}
 	for _, part := range s.Health(v.Context()) {
 		if !part.Good {
-			all = append(all, concern{part.Name + " of this hub is not well.", operatorPath})
+			all = append(all, concern{part.Name + " of this hub does not work.", operatorPath})
 		}
 	}
 	if backups, err := s.Backups(v.Context(), now); err != nil || len(backups.Due) > 0 {

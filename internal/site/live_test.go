@@ -440,19 +440,19 @@ func testWhoUsesWhat(t *testing.T, tn *town) {
 	reach(true, ada, bob, eve)
 	tn.uses = []fleet.ActiveCall{use(ada, "ada", fleet.Own), use(bob, "bob", fleet.Shared), use(bob, "bob", fleet.Shared), use(eve, "eve", fleet.Grouped)}
 	a := tn.as("ada")
-	a.get("/access").want(t, 200, `id="use-`+nameKey("bob")+`" data-live data-idle="nothing" class="state good">tiny on box (2 calls)<`, `id="use-`+nameKey("eve")+`" data-live data-idle="nothing" class="state good">tiny on box<`)
-	tn.as("eve").get("/access").want(t, 200, `id="using-`+nameKey("ada")+`" data-live data-idle="nothing" class="state good">tiny on box<`)
+	a.get("/access").want(t, 200, `id="use-`+nameKey("bob")+`" data-live data-idle="idle" class="state good">tiny on box (2 calls)<`, `id="use-`+nameKey("eve")+`" data-live data-idle="idle" class="state good">tiny on box<`)
+	tn.as("eve").get("/access").want(t, 200, `id="using-`+nameKey("ada")+`" data-live data-idle="idle" class="state good">tiny on box<`)
 
 	// bob is also in the group, so without the share his calls continue by the group.
-	a.get("/sharing/end?with=bob").want(t, 200, "End the share with bob?", "No running call is cut.", `name="with" value="bob"`)
+	a.get("/sharing/end?with=bob").want(t, 200, "End the share with bob?", "No running call is stopped.", `name="with" value="bob"`)
 	a.get("/sharing/end?with=zed").want(t, 404, "you do not share with")
 	a.post("/sharing/end", "with", "bob").goes(t, "/access")
-	a.get("/access").want(t, 200, "The share with bob has ended. No running call is cut.")
+	a.get("/access").want(t, 200, "The share with bob has ended. No running call is stopped.")
 	reach(true, ada, eve)
 	good[anything](tn.world, "ada", "POST", "/api/shares", `{"with":"bob"}`)
 	a.get("/sharing/end?with=bob").want(t, 200, cutWords(2), "What bob shares with you stays.")
 	a.post("/sharing/end", "with", "bob").goes(t, "/access")
-	a.get("/access").want(t, 200, "2 running calls are cut within 5 seconds.")
+	a.get("/access").want(t, 200, "2 running calls are stopped within 5 seconds.")
 
 	reach(false, ada, bob, eve)
 	if got := good[api.GroupLimits](tn.world, "ada", "POST", "/api/groups/lab/limits", `{"models":["other"]}`); got.Cut != 3 {
@@ -463,22 +463,22 @@ func testWhoUsesWhat(t *testing.T, tn *town) {
 	}
 	// The calls run by the group. From its creation a share decides about them.
 	a.post("/sharing/share", "with", "bob", "models", "other").goes(t, "/access")
-	a.get("/access").want(t, 200, "Shared with bob. 2 running calls are cut within 5 seconds. Note: no machine of yours offers")
+	a.get("/access").want(t, 200, "Shared with bob. 2 running calls are stopped within 5 seconds. Note: no machine of yours offers")
 	a.post("/machines/keep-out", "machine", tn.machine.ID, "group", "lab").goes(t, "/machines/"+tn.machine.ID)
-	a.get("/machines/"+tn.machine.ID).want(t, 200, "box is kept out of lab. 3 running calls are cut")
+	a.get("/machines/"+tn.machine.ID).want(t, 200, "box is kept out of lab. 3 running calls are stopped")
 	a.post("/machines/keep-out", "machine", tn.machine.ID, "group", "lab", "undo", "yes").goes(t, "/machines/"+tn.machine.ID)
 	a.get("/machines/"+tn.machine.ID).want(t, 200, "box may serve lab again")
 	a.post("/machines/keep-out", "machine", tn.machine.ID).goes(t, "/machines/"+tn.machine.ID)
-	a.get("/machines/"+tn.machine.ID).want(t, 200, "box is kept out of every group. 3 running calls are cut")
+	a.get("/machines/"+tn.machine.ID).want(t, 200, "box is kept out of every group. 3 running calls are stopped")
 	a.post("/groups/remove", "group", "lab", "member", "eve").goes(t, "/access")
-	a.get("/access").want(t, 200, "Removed. 1 running call is cut")
+	a.get("/access").want(t, 200, "Removed. 1 running call is stopped")
 	tn.as("bob").post("/groups/leave", "group", "lab").goes(t, "/access")
 	a.get("/groups/end?group=lab").want(t, 200, "End the group lab?", cutWords(3))
 	a.get("/groups/end?group=none").want(t, 404, "you are not an admin of a group")
 	a.post("/groups/end", "group", "lab").goes(t, "/access")
-	a.get("/access").want(t, 200, "The group lab has ended", "3 running calls are cut")
+	a.get("/access").want(t, 200, "The group lab has ended", "3 running calls are stopped")
 	a.post("/machines/revoke", "machine", tn.machine.ID).goes(t, "/machines")
-	a.get("/machines").want(t, 200, "The machine box is revoked. 3 running calls are cut")
+	a.get("/machines").want(t, 200, "The machine box is revoked. 3 running calls are stopped")
 }
 
 // labID returns the id of the group lab, if it exists.

@@ -202,8 +202,8 @@ func (s *Site) revokeMachineQuestion(v *visit) (question, error) {
 		Title: "Revoke " + m.Name + "?", Button: "Revoke the machine", Action: "/machines/revoke",
 		Back: "/machines/" + m.ID, Field: "machine", Value: m.ID,
 		Cuts: []string{
-			counted(m.Running, "No call runs on it now.", "1 call that runs on it is cut.",
-				"%d calls that run on it are cut."),
+			counted(m.Running, "No call runs on it now.", "1 call that runs on it is stopped.",
+				"%d calls that run on it are stopped."),
 			"Its models are out of reach for you and for everyone who uses them through you.",
 			"To come back it has to sign in again, with kith login.",
 		},

@@ -31,6 +31,24 @@ type modelData struct {
 	Near     []fleet.ModelID // similar ids in reach
 }
 
+// Offline returns the machines that are offline, as the subject of a sentence: "attic or
+// cellar is". It is empty if there are none.
+func (d modelData) Offline() string {
+	var names []string
+	for _, m := range d.Machines {
+		if m.State == "offline" {
+			names = append(names, m.Machine)
+		}
+	}
+	switch n := len(names); {
+	case n == 0:
+		return ""
+	case n > 3:
+		return fmt.Sprintf("one of its %d machines is", n)
+	}
+	return strings.Join(names, " or ") + " is"
+}
+
 // modelMachine is a machine that offers the model. ID is empty unless the member owns it.
 type modelMachine struct {
 	api.WhyMachine
@@ -50,13 +68,12 @@ func (s *Site) modelsPage(v *visit) (reply, error) {
 	query := v.URL.Query()
 	if id := query.Get("model"); id != "" {
 		data, err := s.modelData(v, fleet.ModelID(id), query.Get("family"), models.Data)
-		return reply{page: "model", title: "Model", data: data}, err
+		return reply{page: "model", title: cmp.Or(string(data.Why.Model), "Model"), data: data}, err
 	}
 	search := strings.TrimSpace(query.Get("q"))
 	rows := modelRows(models.Data)
 	rows = slices.DeleteFunc(rows, func(r modelRow) bool {
-		return !strings.Contains(strings.ToLower(strings.Join(append([]string{string(r.ID), r.Via, r.Availability},
-			r.Capabilities...), " ")), strings.ToLower(search))
+		return !api.Finds(search, append(r.Capabilities, string(r.ID), r.Via, availabilityWords(r.Availability).text)...)
 	})
 	return reply{page: "models", title: "Models",
 		data: modelsData{rows, len(models.Data), contentOfModels(models.Data), search}}, nil
@@ -213,6 +230,11 @@ func near(a, b fleet.ModelID) bool {
 	return len(x) >= 3 && strings.HasPrefix(y, x) || len(y) <= 64 && api.Distance(x, y) <= min(2, len(x)/3)
 }
 
+// online orders models for a list or a picker: those that are offline come last.
+func online(a, b api.Model) int {
+	return api.OnlineFirst(a.Availability != "offline", b.Availability != "offline")
+}
+
 // modelRow is a model on /models, listed next to models with very similar ids.
 type modelRow struct {
 	api.Model
@@ -221,16 +243,21 @@ type modelRow struct {
 	First bool            // first in its group of twins
 }
 
-// modelRows groups models whose ids are easily confused. It changes no id: a call must
-// name one exactly.
+// modelRows groups models whose ids are easily confused. Groups with a model that is not
+// offline come first. It changes no id: a call must name one exactly.
 func modelRows(models []api.Model) []modelRow {
 	of := map[string][]fleet.ModelID{}
+	up := map[string]bool{}
 	rows := make([]modelRow, len(models))
 	for i, m := range models {
 		rows[i] = modelRow{Model: m, N: i}
 		of[api.Skeleton(m.ID)] = append(of[api.Skeleton(m.ID)], m.ID)
+		up[api.Skeleton(m.ID)] = up[api.Skeleton(m.ID)] || m.Availability != "offline"
 	}
-	slices.SortStableFunc(rows, func(a, b modelRow) int { return cmp.Compare(api.Skeleton(a.ID), api.Skeleton(b.ID)) })
+	slices.SortStableFunc(rows, func(a, b modelRow) int {
+		x, y := api.Skeleton(a.ID), api.Skeleton(b.ID)
+		return cmp.Or(api.OnlineFirst(up[x], up[y]), cmp.Compare(x, y))
+	})
 	for i := range rows {
 		same := of[api.Skeleton(rows[i].ID)]
 		rows[i].First = len(same) > 1 && (i == 0 || api.Skeleton(rows[i-1].ID) != api.Skeleton(rows[i].ID))

@@ -3,6 +3,7 @@ package site
 import (
 	"cmp"
 	"net/url"
+	"slices"
 	"strings"
 	"time"
 
@@ -16,7 +17,7 @@ import (
 const operatorPath = "/operator"
 
 // mostListed is the number of lines on one page of an operator's list.
-const mostListed = 200
+const mostListed = 50
 
 // operatorData is the content of /operator.
 type operatorData struct {
@@ -85,12 +86,14 @@ type membersData struct {
 
 func (s *Site) membersData(v *visit) (membersData, error) {
 	data := membersData{Name: v.URL.Query().Get("name")}
+	search := searched(data.Name)
 	find := func(from account.Place, most int) ([]account.Member, error) {
-		return s.DB.MembersBefore(v.Context(), from, searched(data.Name), most)
+		return s.DB.MembersBefore(v.Context(), from, longestWord(search), most)
 	}
+	place := func(m account.Member) account.Place { return account.Place{At: m.Created, ID: m.ID} }
+	shown := func(m account.Member) bool { return api.Finds(search, m.Name) }
 	var err error
-	data.Members, data.Next, err = api.Paged(v.URL.Query().Get("before"), mostListed, find,
-		func(m account.Member) account.Place { return account.Place{At: m.Created, ID: m.ID} })
+	data.Members, data.Next, err = api.Paged(v.URL.Query().Get("before"), mostListed, only(shown, find, place), place)
 	own, noAccount := s.accountData(v)
 	data.NeedsOld = own.NeedsOld
 	return data, cmp.Or(err, noAccount)
@@ -100,6 +103,35 @@ func (s *Site) membersData(v *visit) (membersData, error) {
 // the stored names.
 func searched(name string) string {
 	return strings.TrimSpace(strings.ReplaceAll(strings.ToValidUTF8(name, "\ufffd"), "\x00", "\ufffd"))
+}
+
+// longestWord returns the longest word of a search: the database looks for it alone.
+func longestWord(search string) (longest string) {
+	for word := range strings.FieldsSeq(search) {
+		if len(word) > len(longest) {
+			longest = word
+		}
+	}
+	return longest
+}
+
+// only returns find without the records that are not shown. It reads on, 500 at a time, until
+// it has as many as it is asked for.
+func only[T any](shown func(T) bool, find func(account.Place, int) ([]T, error), place func(T) account.Place) func(account.Place, int) ([]T, error) {
+	return func(from account.Place, most int) (all []T, err error) {
+		for chunk := max(most, 500); ; {
+			found, err := find(from, chunk)
+			for _, one := range found {
+				if shown(one) && len(all) < most {
+					all = append(all, one)
+				}
+			}
+			if err != nil || len(found) < chunk || len(all) == most {
+				return all, err
+			}
+			from = place(found[len(found)-1])
+		}
+	}
 }
 
 // named returns the member that a form of /operator/members names.
@@ -215,31 +247,64 @@ type machineLine struct {
 	Created, LastSeen time.Time
 }
 
-// allMachinesData is the content of /operator/machines.
+// allMachinesData is the content of /operator/machines: the machines that are online, then
+// the rest, each newest first.
 type allMachinesData struct {
 	Machines []machineLine
 	Next     string // parameter before of the next page; empty: this is the last
+	Rest     bool   // the next page has no machine that is online
 	Name     string // the search text
 }
 
 func (s *Site) allMachines(v *visit) (allMachinesData, error) {
-	data := allMachinesData{Name: v.URL.Query().Get("name")}
-	find := func(from account.Place, most int) ([]account.Machine, error) {
-		return s.DB.MachinesBefore(v.Context(), from, searched(data.Name), most)
-	}
-	place := func(m account.Machine) account.Place { return account.Place{At: m.Created, ID: m.ID} }
-	machines, next, err := api.Paged(v.URL.Query().Get("before"), mostListed, find, place)
-	data.Next = next
-	snapshot := s.Snapshot()
-	for _, m := range machines {
-		line := machineLine{ID: m.ID, Name: m.Name, Owner: m.OwnerName, Revoked: !m.Revoked.IsZero(),
-			Created: m.Created, LastSeen: m.LastSeen}
-		if live := snapshot.Machine(fleet.MachineID(m.ID)); live != nil && live.Online {
-			line.Online, line.Models, line.Slots = true, len(live.Offers), live.Slots
+	query := v.URL.Query()
+	data := allMachinesData{Name: query.Get("name"), Rest: query.Get("rest") != ""}
+	search, before, snapshot := searched(data.Name), query.Get("before"), s.Snapshot()
+	place := func(m machineLine) account.Place { return account.Place{At: m.Created, ID: m.ID} }
+	if !data.Rest {
+		var err error
+		data.Machines, data.Next, err = api.Paged(before, mostListed, onlineMachines(snapshot, search), place)
+		if err != nil || data.Next != "" {
+			return data, err
 		}
-		data.Machines = append(data.Machines, line)
+		data.Rest, before = true, ""
+	}
+	find := func(from account.Place, most int) ([]account.Machine, error) {
+		return s.DB.MachinesBefore(v.Context(), from, longestWord(search), most)
+	}
+	shown := func(m account.Machine) bool {
+		live := snapshot.Machine(fleet.MachineID(m.ID))
+		return (live == nil || !live.Online) && api.Finds(search, m.Name, m.OwnerName)
+	}
+	recorded := func(m account.Machine) account.Place { return account.Place{At: m.Created, ID: m.ID} }
+	rest, next, err := api.Paged(before, mostListed, only(shown, find, recorded), recorded)
+	data.Next = next
+	for _, m := range rest {
+		data.Machines = append(data.Machines, machineLine{ID: m.ID, Name: m.Name, Owner: m.OwnerName,
+			Revoked: !m.Revoked.IsZero(), Created: m.Created, LastSeen: m.LastSeen})
 	}
 	return data, err
+}
+
+// onlineMachines returns a function that lists the machines that are online and that the
+// search finds, newest first.
+func onlineMachines(snapshot *fleet.Snapshot, search string) func(from account.Place, most int) ([]machineLine, error) {
+	order := func(at time.Time, id string, from account.Place) int {
+		return cmp.Or(from.At.Compare(at), strings.Compare(from.ID, id))
+	}
+	return func(from account.Place, most int) (all []machineLine, _ error) {
+		for m := range snapshot.Machines() {
+			if m.Online && api.Finds(search, m.Name, m.OwnerName) &&
+				(from == account.Place{} || order(m.Created, string(m.ID), from) > 0) {
+				all = append(all, machineLine{ID: string(m.ID), Name: m.Name, Owner: m.OwnerName, Online: true,
+					Models: len(m.Offers), Slots: m.Slots, Created: m.Created})
+			}
+		}
+		slices.SortFunc(all, func(a, b machineLine) int {
+			return order(a.Created, a.ID, account.Place{At: b.Created, ID: b.ID})
+		})
+		return all[:min(most, len(all))], nil
+	}
 }
 
 // auditData is the content of /operator/audit.

@@ -42,7 +42,7 @@ func testOperator(t *testing.T, tn *town) {
 	if page := bob.get("/").want(t, 200); strings.Contains(page.body, "/operator") {
 		t.Error("a member is told of the operator's pages")
 	}
-	op.get("/operator").want(t, 200, "4 members", "1 of 1 online", "Database", "not well", "50 a second")
+	op.get("/operator").want(t, 200, "4 members", "1 of 1 online", "Database", "not OK", "50 a second")
 	op.get("/operator/machines").want(t, 200, "box", "ada", "online", "<td>now</td>")
 	op.get("/operator/machines?name=zzz").want(t, 200, "None of that name")
 	op.get("/operator/audit").want(t, 200, "Nothing yet")

@@ -238,7 +238,7 @@ func memberPages() []page {
 		view("/usage", "usage", "Usage", (*Site).usageData),
 		get("/usage.csv", (*Site).usageCSV),
 		get("/requests", (*Site).requestsPage),
-		view("/requests/{call}", "request", "Call", (*Site).requestData),
+		get("/requests/{call}", (*Site).requestPage),
 		view(noticesPath, "notices", "Notices", (*Site).noticesData),
 		form(noticesPath+"/seen", api.SeeNotices, seenUntil, "All notices are marked as read."),
 	}

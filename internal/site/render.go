@@ -68,11 +68,7 @@ var (
 					return fmt.Appendf(nil, "url(%q)", paths[string(assetInCSS.FindSubmatch(match)[1])])
 				})
 			}
-			var zipped bytes.Buffer
-			zip := gzip.NewWriter(&zipped)
-			_, _ = zip.Write(a.body) // writes to memory never fail
-			_ = zip.Close()
-			a.zipped = zipped.Bytes()
+			a.zipped = compress(a.body)
 			at := fmt.Sprintf("%s%.8x/%s", staticPath, sha256.Sum256(a.body), path.Base(name))
 			all[at], paths[path.Base(name)] = a, at
 		}
@@ -86,6 +82,29 @@ var (
 		return paths
 	})
 )
+
+// compress returns the text compressed with gzip.
+func compress(text []byte) []byte {
+	var zipped bytes.Buffer
+	zip := gzip.NewWriter(&zipped)
+	_, _ = zip.Write(text) // writes to memory never fail
+	_ = zip.Close()
+	return zipped.Bytes()
+}
+
+// acceptsGzip reports whether the response may be compressed with gzip.
+func acceptsGzip(r *http.Request) bool {
+	return strings.Contains(r.Header.Get("Accept-Encoding"), "gzip")
+}
+
+// compressed are the templates whose pages are compressed. None holds a secret where it is
+// loaded by GET: the length of a compressed page reveals what a secret in it has in common
+// with a text beside it, which an attacker may choose (BREACH).
+var compressed = map[string]bool{
+	"access": true, "api": true, "applications": true, "documentation": true, "home": true, "machine": true, "machines": true,
+	"model": true, "models": true, "notices": true, "operator": true, "operator-audit": true, "operator-machines": true,
+	"operator-members": true, "request": true, "requests": true, "sessions": true, "try": true, "usage": true,
+}
 
 // must panics on an error in the embedded files. The first test finds such an error.
 func must[T any](value T, err error) T {
@@ -106,7 +125,7 @@ func serveStatic(w http.ResponseWriter, r *http.Request) {
 	h.Set("Cache-Control", "public, max-age=31536000, immutable")
 	h.Set("Vary", "Accept-Encoding")
 	body := a.body
-	if strings.Contains(r.Header.Get("Accept-Encoding"), "gzip") {
+	if acceptsGzip(r) {
 		body = a.zipped
 		h.Set("Content-Encoding", "gzip")
 	}
@@ -480,6 +499,13 @@ func (s *Site) answerWith(w http.ResponseWriter, v *visit, out reply, err error)
 			v.form.Get("member")), seen.Problem.Param)
 	}
 	h.Set("Content-Type", "text/html; charset=utf-8")
+	if v.Method == http.MethodGet && compressed[out.page] {
+		h.Set("Vary", "Accept-Encoding")
+		if acceptsGzip(v.Request) {
+			h.Set("Content-Encoding", "gzip")
+			page = compress(page)
+		}
+	}
 	w.WriteHeader(status)
 	_, _ = w.Write(page)
 }

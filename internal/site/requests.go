@@ -96,6 +96,22 @@ type lineEvent struct {
 	Row        int // the routing rule of a decision that something would change; else 0
 }
 
+// requestPage handles GET /requests/{call}. Its title is the model and the outcome.
+func (s *Site) requestPage(v *visit) (reply, error) {
+	data, err := s.requestData(v)
+	if err != nil {
+		return reply{title: "Call"}, err
+	}
+	outcome := "went elsewhere"
+	switch {
+	case data.Code != "":
+		outcome = fault.Code(data.Code).Title()
+	case data.Status != 0:
+		outcome = "served"
+	}
+	return reply{page: "request", title: cmp.Or(data.Model, "Call") + ": " + outcome, data: data}, nil
+}
+
 func (s *Site) requestData(v *visit) (requestData, error) {
 	trace, err := call(s, v, api.ExplainCall, api.CallID{Call: v.PathValue("call")})
 	if err != nil {

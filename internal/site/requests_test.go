@@ -209,13 +209,13 @@ func TestChangeNamesPages(t *testing.T) {
 			Status: 503, Code: "CAPACITY_FULL", Decisions: []account.Decision{{Verdict: verdict, Row: shown}},
 		}
 		check(t, tn.db.SaveTraces(t.Context(), []account.Trace{trace}, time.Now()))
-		_, change, _ := strings.Cut(ada.get("/requests/"+id).want(t, 200).body, "What would change it: ")
+		_, change, _ := strings.Cut(ada.get("/requests/"+id).want(t, 200).body, "What helps: ")
 		change, _, _ = strings.Cut(change, "</td>")
 		if change == "" || strings.Contains(change, "<code>kith") || (row != 2 && row != 11) != strings.Contains(change, `<a href="/`) {
 			t.Errorf("row %d: %q", row, change)
 		}
 	}
-	page := ada.get("/models?model=nothing").want(t, 200, `What would change that: The exact id of a model for such calls, as <a href="/models">Models</a> lists it.`)
+	page := ada.get("/models?model=nothing").want(t, 200, `What helps: The exact id of a model for such calls, as <a href="/models">Models</a> lists it.`)
 	assert.Lacks(t, page.body, "<code>kith", "the page of a model names a command")
 }
 
@@ -235,7 +235,7 @@ func TestRequestsFilter(t *testing.T) {
 	}
 	check(t, tn.db.SaveTraces(t.Context(), traces, now))
 	b := tn.as("ada")
-	page := b.get("/requests?model=m&key=key_1&q=ada").want(t, 200, `<option value="key_1" selected>my editor`, `value="m"`, "1,234 in, 41 out", "20.0 a second")
+	page := b.get("/requests?model=m&key=key_1&q=ada").want(t, 200, `<option value="key_1" selected>my editor`, `value="m"`, "1,234 in<br>41 out", "20.0 tokens/s")
 	older := next(page, "/requests?before=")
 	if !strings.Contains(older, "model=m") || !strings.Contains(older, "key=key_1") || strings.Count(page.body, `href="/requests/req_`) != 100 || strings.Contains(page.body, "req_0001") {
 		t.Errorf("the next page is %q", older)
@@ -245,7 +245,7 @@ func TestRequestsFilter(t *testing.T) {
 	}
 	b.get("/requests?code=none").want(t, 200, "No call of the last 7 days matches")
 	b.get("/requests?from=never").want(t, 400, "from is a time")
-	b.get("/requests/req_0000").want(t, 200, "my editor", "1,234 in, 41 out, 20.0 a second", "First token")
+	b.get("/requests/req_0000").want(t, 200, "my editor", "1,234 in, 41 out, 20.0 tokens/s", "First token")
 }
 
 // Usage and calls show the machine and the command of kith that made a call, and no id of

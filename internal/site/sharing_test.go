@@ -43,7 +43,7 @@ func TestInvitePage(t *testing.T) {
 func TestHoursEditor(t *testing.T) {
 	tn := newTown(t, nil)
 	ada := tn.as("ada")
-	ada.get("/machines/"+tn.machine.ID).want(t, 200, `aria-label="Open Mon-Sun 00:00-24:00, on the clock of Europe/Lisbon; there it is `, "Change its hours",
+	ada.get("/machines/"+tn.machine.ID).want(t, 200, `aria-label="Open Mon-Sun 00:00-24:00, on the clock of Europe/Lisbon. Machine time: `, "Change its hours",
 		`name="days-0" value="Mon" checked>`, `name="days-1" value="Mon">`, `name="from-0" value="00:00"`, `name="to-0" value="00:00"`)
 	post := func(form url.Values) seen {
 		form.Set("machine", tn.machine.ID)
@@ -68,7 +68,7 @@ func TestHoursEditor(t *testing.T) {
 func TestDrawWeek(t *testing.T) {
 	now := time.Date(2026, 11, 21, 20, 30, 0, 0, time.UTC) // a Saturday; Sunday in Kolkata
 	pic := drawWeek("Mon-Wed 18:00-23:00; Sun 22:00-02:00", "Asia/Kolkata", now)
-	want := week{Words: "Open Mon-Wed 18:00-23:00; Sun 22:00-02:00, on the clock of Asia/Kolkata; there it is Sunday, 02:00 now."}
+	want := week{Words: "Open Mon-Wed 18:00-23:00; Sun 22:00-02:00, on the clock of Asia/Kolkata. Machine time: Sun 02:00."}
 	for i, name := range []string{"Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun"} {
 		d := weekDay{Name: name, Today: name == "Sun", Now: 120}
 		if i < 3 {

@@ -269,7 +269,7 @@ func TestEveryPageRenders(t *testing.T) {
 	ada.get("/machines").want(t, 200, "box", "ready")
 	ada.get("/machines/"+tn.machine.ID).want(t, 200, "box", "ready", "Mon-Sun 00:00-24:00", "In use by")
 	ada.get("/models?q=of-a").want(t, 200, "of-ada")
-	ada.get("/models?q=zzz").want(t, 200, "No model matches")
+	ada.get("/models?q=zzz").want(t, 200, "No models match")
 	ada.get("/models?model=of-ado").want(t, 200, "would be refused", "Did you mean", `href="/models?model=of-ada"`, "Accept an invite")
 	ada.get("/access").want(t, 200, "bob", "models tiny; 3 calls a day")
 	ada.get("/access").want(t, 200, "lab", "all", "Join")
@@ -279,7 +279,7 @@ func TestEveryPageRenders(t *testing.T) {
 	ada.get("/usage?days=x").want(t, 400, "whole number")
 	ada.get("/usage.csv").want(t, 200, "caller,model,usage-model")
 	ada.get("/requests").want(t, 200, "story-model")
-	ada.get("/requests/req_1").want(t, 200, "story-model", "NOT_IN_CIRCLE", "Got the prompt", "<td>yes</td>")
+	ada.get("/requests/req_1").want(t, 200, "story-model", "NOT_IN_CIRCLE", "Prompt sent", "<td>yes</td>")
 	ada.get("/requests/req_2").want(t, 404)
 	ada.get("/nothing").want(t, 404, "no such page")
 

@@ -53,7 +53,7 @@ func (s *Site) tryData(v *visit) (tryData, error) {
 	models, err := call(s, v, api.ListModels, api.None{})
 	data := tryData{Titles: titles(), Said: conversation(v), Ask: lines(v.form.Get("ask")),
 		Model: fleet.ModelID(cmp.Or(v.form.Get("model"), v.URL.Query().Get("model")))}
-	for _, m := range models.Data {
+	for _, m := range slices.SortedStableFunc(slices.Values(models.Data), online) {
 		data.Models = append(data.Models, tryModel{m.ID, slices.Contains(m.Capabilities, "vision"), m.Whose()})
 	}
 	if first := api.FirstChoice(models.Data); data.Model == "" && first != nil {
@@ -145,9 +145,21 @@ func (s *Site) tryLive(v *visit) (reply, error) {
 			return err
 		}
 		r.ContentLength = v.ContentLength
-		s.Call(w, r, v.caller())
+		unreset(func() { s.Call(w, r, v.caller()) })
 		return nil
 	}), nil
+}
+
+// unreset calls serve and recovers the panic by which it resets a response that broke off, so
+// that the response ends. A browser drops what it has not read yet of one that is reset, such
+// as the error at its end. The chat's script notices the missing [DONE].
+func unreset(serve func()) {
+	defer func() {
+		if v := recover(); v != nil && v != http.ErrAbortHandler { //nolint:errorlint // a panic's value
+			panic(v)
+		}
+	}()
+	serve()
 }
 
 // tryOnce handles POST /try, the same without streaming for browsers without scripts.
@@ -166,11 +178,10 @@ func (s *Site) tryOnce(v *visit) (reply, error) {
 	if err != nil {
 		return reply{}, err
 	}
-	if answer.answered {
+	if answer.Answered {
 		data.Said = append(data.Said, said{"user", data.Ask}, said{"assistant", answer.Text})
 		data.Ask = ""
 	} else {
-		answer.Message = cmp.Or(answer.Message, "the answer could not be read")
 		data.Failed = &answer
 	}
 	return reply{page: "try", title: "Chat", data: data}, nil
@@ -181,14 +192,14 @@ type chatAnswer struct {
 	Status                       int
 	Code, Message, CorrelationID string // of a refusal
 	Text                         string // of the answer
-	answered                     bool
+	Answered                     bool   // the answer is complete
 	header                       http.Header
 }
 
 // answerOf returns the response that serve writes.
 func answerOf(serve func(http.ResponseWriter)) chatAnswer {
 	b := &buffer{header: http.Header{}}
-	serve(b)
+	unreset(func() { serve(b) })
 	var read struct {
 		Error struct {
 			Code    string `json:"code"`
@@ -198,13 +209,16 @@ func answerOf(serve func(http.ResponseWriter)) chatAnswer {
 			Message said `json:"message"`
 		} `json:"choices"`
 	}
-	_ = json.Unmarshal(b.body.Bytes(), &read) // if it is not JSON, the status is enough
+	err := json.Unmarshal(b.body.Bytes(), &read) // of what is not JSON the status is enough
 	a := chatAnswer{
 		Status: cmp.Or(b.status, http.StatusOK), Code: read.Error.Code, Message: read.Error.Message,
 		CorrelationID: b.header.Get("X-Correlation-ID"), header: b.header,
 	}
-	if len(read.Choices) > 0 {
-		a.Text, a.answered = read.Choices[0].Message.Content, a.Status == http.StatusOK
+	if err == nil && len(read.Choices) > 0 {
+		a.Text, a.Answered = read.Choices[0].Message.Content, a.Status == http.StatusOK
+	}
+	if !a.Answered {
+		a.Message = cmp.Or(a.Message, "the answer could not be read")
 	}
 	return a
 }

@@ -192,3 +192,29 @@ func TestTryStops(t *testing.T) {
 	check(t, resp.Body.Close())
 	<-ended
 }
+
+// TestTryEndsWithTheError checks that the response of an answer that broke off is complete,
+// with the hub's error as its last frame: a browser drops what it has not read yet of a
+// response that is reset. Without scripts it is the page with the question.
+func TestTryEndsWithTheError(t *testing.T) {
+	tn := newTown(t, nil)
+	tn.call = func(w http.ResponseWriter, r *http.Request, _ fleet.Caller) {
+		w.Header().Set("Content-Type", "text/event-stream")
+		_, _ = io.WriteString(w, "data: {\"choices\":[]}\n\ndata: {\"error\":{\"code\":\"engine_error\"}}\n\n")
+		_ = http.NewResponseController(w).Flush()
+		panic(http.ErrAbortHandler)
+	}
+	ada := tn.as("ada")
+	ada.chat("{}").want(t, 200, "choices", "engine_error")
+	ada.post("/try", "model", "of-ada", "ask", "typed and kept").want(t, 200, "the answer could not be read", "typed and kept</textarea>")
+}
+
+// TestAnswerOf checks that half an answer is none, as where a key is tested.
+func TestAnswerOf(t *testing.T) {
+	half := answerOf(func(w http.ResponseWriter) {
+		_, _ = io.WriteString(w, `{"choices":[{"message":{"role":"assistant","content":"Hel`)
+		panic(http.ErrAbortHandler)
+	})
+	assert.That(t, !half.Answered && half.Message == "the answer could not be read", half)
+	assert.That(t, answerOf(func(w http.ResponseWriter) { _, _ = io.WriteString(w, `{"choices":[{"message":{}}]}`) }).Answered, "an empty answer is one")
+}

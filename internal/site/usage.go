@@ -23,7 +23,10 @@ type usageData struct {
 	Spans   []usageSpan
 	Sides   []usageSide
 	Balance []balance
-	Members int64 // number of the hub's members who made calls
+	// MoreBalance is the number of members with fewer calls, who are not in Balance, if it is
+	// positive.
+	MoreBalance int
+	Members     int64 // number of the hub's members who made calls
 }
 
 // SinceName returns the first hour, day or week as text.
@@ -58,6 +61,16 @@ type usageSide struct {
 	Chart     usageChart
 	Side      api.UsageSide
 	Active    map[string]int64 // number of members who made calls, by step; nil: not counted
+	More      map[string]int   // number of rows of each table that only the CSV file has
+}
+
+// mostUsageRows is the number of rows of a table of sums by model, machine, member or key.
+const mostUsageRows = 50
+
+// shorten returns the rows with the most calls, and adds how many there are beside them.
+func shorten[Row any](rows []Row, table string, more map[string]int) []Row {
+	more[table] = max(0, len(rows)-mostUsageRows)
+	return rows[:len(rows)-more[table]]
 }
 
 // usageBar is one hour, day or week in the chart of calls: its position, and its heights
@@ -83,7 +96,11 @@ func (s *Site) usageData(v *visit) (usageData, error) {
 	if err != nil {
 		return usageData{}, err
 	}
-	data := usageData{UsagePage: usage, At: "/usage", Balance: balances(usage), Spans: usageSpans(usage)}
+	data := usageData{UsagePage: usage, At: "/usage", Spans: usageSpans(usage)}
+	data.Balance = balances(usage)
+	if data.MoreBalance = len(data.Balance) - mostUsageRows; data.MoreBalance > 0 {
+		data.Balance = data.Balance[:mostUsageRows]
+	}
 	for _, side := range []usageSide{{Title: "Your calls", ID: "caller", Side: usage.As},
 		{Title: "Calls on your machines", ID: "owner", Side: usage.On}} {
 		data.Sides = append(data.Sides, side.of(usage, data.At, s.DB.Now()))
@@ -91,8 +108,14 @@ func (s *Site) usageData(v *visit) (usageData, error) {
 	return data, nil
 }
 
-// of returns the side with the page's path, time span and chart filled in.
+// of returns the side with the page's path, time span and chart filled in, and its tables
+// shortened.
 func (side usageSide) of(usage api.UsagePage, at string, now time.Time) usageSide {
+	side.More = map[string]int{}
+	side.Side.Models = shorten(side.Side.Models, "model", side.More)
+	side.Side.Machines = shorten(side.Side.Machines, "machine", side.More)
+	side.Side.Members = shorten(side.Side.Members, "member", side.More)
+	side.Side.Keys = shorten(side.Side.Keys, "key", side.More)
 	side.At, side.Days, side.By, side.Chart = at, usage.Days, usage.By, chartOf(usage, side.Side.Days, now)
 	return side
 }

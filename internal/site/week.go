@@ -50,7 +50,7 @@ func drawWeek(hours, zone string, now time.Time) week {
 	}
 	switch {
 	case h.ZoneKnown():
-		pic.Words += fmt.Sprintf("; there it is %s now.", there.Format("Monday, 15:04"))
+		pic.Words += fmt.Sprintf(". Machine time: %s.", there.Format("Mon 15:04"))
 	case h.Always():
 		pic.Words = fmt.Sprintf("Open always; its time zone %q is not known here, "+
 			"so that members whose share has hours are outside of them.", zone)

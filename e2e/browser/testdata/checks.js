@@ -68,6 +68,12 @@ var checks = {
     return [...document.querySelectorAll("article code > span")].filter((e) => e.getClientRects().length > 1).map((e) => "goes on in the next line: " + e.textContent);
   },
 
+  // cut finds tables of which a part is out of sight, except in the documentation.
+  cut() {
+    return [...document.querySelectorAll(".scroll:not(.documentation *)")].filter((e) => e.scrollWidth > e.clientWidth + 1).map((e) =>
+      `${e.scrollWidth} pixels wide in ${e.clientWidth}: ` + this.name(e));
+  },
+
   // weight finds a page that is too heavy: what it and its parts take on the wire,
   // in KiB, also where the browser had them already.
   weight(page, scripts) {

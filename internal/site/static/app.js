@@ -80,6 +80,38 @@
     }
   }
 
+  // A long list to choose from gets a field that shortens it to the entries with each word, in
+  // any order.
+  for (const select of document.querySelectorAll("select[data-find]")) {
+    if (select.options.length <= 12) continue;
+    const all = [...select.options], label = document.createElement("label"), field = document.createElement("input");
+    field.type = "search";
+    field.autocomplete = "off";
+    field.spellcheck = false;
+    field.addEventListener("input", () => {
+      const words = field.value.toLowerCase().split(/\s+/), chosen = select.selectedOptions[0];
+      const found = all.filter((option) => words.every((word) => option.text.toLowerCase().includes(word)));
+      select.replaceChildren(...(found.length ? found : [chosen]));
+      if (found.length && !found.includes(chosen)) found[0].selected = true;
+      else chosen.selected = true;
+      select.dispatchEvent(new Event("change", { bubbles: true }));
+    });
+    field.addEventListener("keydown", (event) => {
+      if (event.key !== "Enter") return; // it would send the form
+      event.preventDefault();
+      select.focus();
+    });
+    label.append("Find " + select.dataset.find + " ", field);
+    select.closest("label").before(label);
+  }
+
+  // The lines to paste name the model that is chosen, if its id can be pasted.
+  document.addEventListener("change", (event) => {
+    const chosen = event.target.form?.id === "test" && event.target.selectedOptions?.[0];
+    if (!chosen) return;
+    for (const place of document.querySelectorAll("[data-model]")) place.textContent = "pastes" in chosen.dataset ? chosen.value : "MODEL";
+  });
+
   // Asks for confirmation before an action that cannot be undone.
   document.addEventListener("submit", (event) => {
     const question = event.submitter?.dataset.confirm;

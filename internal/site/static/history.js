@@ -18,6 +18,7 @@ const chatHistory = (member) => {
     return new Promise((resolve) => {
       const transaction = db.transaction("chats", mode);
       const request = what(transaction.objectStore("chats"));
+      transaction.commit(); // now, since the page may be about to end
       transaction.addEventListener("complete", () => resolve(request?.result));
       transaction.addEventListener("error", () => resolve(none));
       transaction.addEventListener("abort", () => resolve(none)); // no space: the chat is only in the page
@@ -34,6 +35,7 @@ const chatHistory = (member) => {
     get: (id) => act("readonly", (chats) => chats.get(id)),
     async put(chat) {
       await act("readwrite", (chats) => chats.put({ ...chat, member }));
+      if (await act("readonly", (chats) => chats.index("member").count(member), 0) <= most) return;
       for (const old of (await all()).slice(most)) await act("readwrite", (chats) => chats.delete(old.id));
     },
     remove: (id) => act("readwrite", (chats) => chats.delete(id)),

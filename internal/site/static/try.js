@@ -13,12 +13,14 @@
   const most = 4; // images in one message
 
   // A chat is {id, at, title, turns}, and a turn {ask, images, answers}. When two models are
-  // compared, each continues from its own answers.
+  // compared, each continues from its own answers. An answer is open until it has ended: what
+  // is stored of one whose page was left stays so.
   let chat = fresh();
   let pending = []; // images of the message that is being written
   let editing = -1; // index of the turn that is being edited
   let running = null;
   let following = true;
+  let saved = 0; // when the chat was stored last, on the clock of performance.now
 
   function fresh() { return { id: crypto.randomUUID(), at: Date.now(), title: "", turns: [] }; }
 
@@ -56,6 +58,7 @@
   }
 
   const models = () => (compare.value && compare.value !== model.value ? [model.value, compare.value] : [model.value]);
+  const unanswered = () => models().map((name) => ({ model: name, text: "" }));
 
   function showTurn(i) {
     const turn = chat.turns[i];
@@ -109,22 +112,25 @@
   function finishAnswer(article, answer) {
     const { meta } = article.parts;
     meta.replaceChildren();
-    if (answer.error) meta.append(refusal(answer.error, answer.id));
+    if (answer.error) meta.append(refusal(answer.error, answer.id, answer.text || answer.thinking ? "The answer broke off" : "No answer"));
+    if (answer.stopped) meta.append("You stopped this answer. ");
+    if (answer.open) meta.append("This answer is not complete. ");
     if (answer.meta) meta.append(answer.meta);
     article.querySelector(".tools")?.remove();
-    if (!answer.text) return;
+    if (!answer.text && !answer.open) return;
     const tools = element("div", "tools");
-    if (navigator.clipboard) tools.append(markdown.copyButton("the answer", () => answer.text));
+    if (answer.text && navigator.clipboard) tools.append(markdown.copyButton("the answer", () => answer.text));
     tools.append(button("Regenerate", "Regenerate the answer", () => again(article)));
     article.firstChild.append(tools);
   }
 
   const seconds = (ms) => (ms < 100 ? Math.round(ms) + " ms" : (ms < 9950 ? (ms / 1000).toFixed(1) : Math.round(ms / 1000)) + " s");
 
-  // Shows why a call was refused, with a link to its explanation.
-  function refusal(error, id) {
+  // Shows why a call was refused or broke off, with a link to its explanation. Errors that are
+  // not the hub's have the title unknown.
+  function refusal(error, id, unknown) {
     const title = titles[error.code];
-    const text = element("span", "", element("strong", "", title ?? "No answer"));
+    const text = element("span", "", element("strong", "", title ?? unknown));
     if (title) text.append(" ", element("small", "muted", element("code", "", error.code)));
     text.append(": " + (error.message || "the call was not answered; try again shortly") + ". ");
     if (id) {
@@ -151,8 +157,10 @@
 
   // Browsers may cache a page that the user left, with its worker. The call would then
   // continue for up to a minute.
+  const left = new Error("the page was left");
   addEventListener("pagehide", () => {
-    running?.abort();
+    if (running) chats.put(chat);
+    running?.abort(left);
     worker?.terminate();
     worker = null;
   });
@@ -197,7 +205,7 @@
   async function answerOf(turn, column, article, signal) {
     const answer = turn.answers[column];
     const begun = performance.now();
-    let first = 0, pieces = 0, tokens = 0, machine = "";
+    let first = 0, pieces = 0, tokens = 0, machine = "", done = false;
     const drawn = new markdown.Answer(article.parts.text);
 
     // A line of the stream: an event, or a comment between them.
@@ -209,7 +217,8 @@
       }
       if (!line.startsWith("data:")) return;
       const data = line.slice(5).trim();
-      if (data === "[DONE]") return;
+      if (data === "[DONE]") done = true;
+      if (done) return;
       const event = JSON.parse(data);
       if (event.error) throw event.error;
       tokens = event.usage?.completion_tokens || tokens;
@@ -244,8 +253,10 @@
         if (answer.text) drawn.draw();
         else showThinking(article, answer.thinking);
         follow();
+        if (performance.now() - saved > 1000) store();
         return Math.max(200, 60 * (performance.now() - begun)); // painting takes as long again: 3 % of a core in all
       });
+      if (!done) throw new Error("the response ended without [DONE]");
     } finally {
       if (answer.text) drawn.end();
       if (answer.thinking) showThinking(article, answer.thinking, answer.thought || performance.now() - first);
@@ -258,9 +269,11 @@
     }
   }
 
-  // A turn is asked: of one model, or of two at once.
-  async function run(i) {
-    const turn = chat.turns[i];
+  // The last of the turns is asked: of one model, or of two at once. If nothing comes, the chat
+  // is what it was before.
+  async function run(turns) {
+    const mine = chat, before = chat.turns, i = turns.length - 1, turn = turns[i];
+    chat.turns = turns;
     const place = showTurn(i);
     while (said.children.length > i + 1) said.lastChild.remove();
     refused.replaceChildren();
@@ -273,55 +286,64 @@
     running = new AbortController();
     const signal = running.signal;
     const articles = place.querySelectorAll(".assistant");
+    for (const answer of turn.answers) answer.open = true;
+    store().then(list);
     await Promise.all(turn.answers.map(async (answer, column) => {
       try {
         await answerOf(turn, column, articles[column], signal);
+        answer.open = false;
       } catch (error) {
+        answer.open = error === left;
         answer.stopped = error.name === "AbortError";
-        if (!answer.stopped) answer.error = error instanceof Error ? { code: "connection", message: "the connection ended before the answer did" } : { code: error.code, message: error.message };
+        if (!answer.open && !answer.stopped) answer.error = error instanceof Error ? { code: "connection", message: "the connection ended before the answer did" } : { code: error.code, message: error.message };
       }
       finishAnswer(articles[column], answer);
     }));
-    const stopped = turn.answers.some((answer) => answer.stopped);
-    state.textContent = stopped ? "Stopped." : "";
-    if (turn.answers.every((answer) => !answer.text && !answer.thinking)) { // nothing came: the question is in the field again
-      const failed = turn.answers.find((answer) => answer.error);
-      if (failed) refused.replaceChildren(element("div", "notice problem", element("p", "", refusal(failed.error, failed.id))));
-      place.remove();
-      chat.turns.splice(i);
-      ask.value ||= turn.ask;
-      pending = turn.images ?? [];
-      showPending();
-    } else {
-      keep();
-    }
+    running = null;
     said.removeAttribute("aria-busy");
     send.disabled = false;
     stop.hidden = true;
-    running = null;
+    if (chat !== mine) return; // it was deleted
+    state.textContent = turn.answers.some((answer) => answer.stopped) ? "Stopped." : "";
+    if (turn.answers.every((answer) => !answer.text && !answer.thinking && !answer.open)) {
+      const failed = turn.answers.find((answer) => answer.error);
+      if (failed) refused.replaceChildren(element("div", "notice problem", element("p", "", refusal(failed.error, failed.id, "No answer"))));
+      takeBack(before, i, turn);
+    }
+    (chat.turns.length ? store() : chats.remove(chat.id)).then(list);
     follow();
     showCode();
     ask.focus();
   }
 
+  // Shows the turns that were there before one was asked, whose message is in the field again.
+  function takeBack(before, i, turn) {
+    chat.turns = before;
+    said.replaceChildren();
+    for (const n of before.keys()) showTurn(n);
+    if (before[i]?.ask === turn.ask) return; // it is shown, with its earlier answer
+    const typed = ask.value;
+    if (before[i]) edit(i);
+    ask.value = typed || turn.ask;
+    pending = turn.images ?? [];
+    showPending();
+  }
+
   function question() {
     if (running || !ask.value.trim()) return;
-    if (editing >= 0) chat.turns.splice(editing);
+    const turns = [...(editing >= 0 ? chat.turns.slice(0, editing) : chat.turns), { ask: ask.value, images: pending, answers: unanswered() }];
     editing = -1;
-    chat.turns.push({ ask: ask.value, images: pending, answers: models().map((name) => ({ model: name, text: "" })) });
     ask.value = "";
     pending = [];
     showPending();
-    run(chat.turns.length - 1);
+    run(turns);
   }
 
   // The turn of an answer is asked once more; what followed it is gone.
   function again(article) {
     if (running) return;
     const i = [...said.children].indexOf(article.closest(".turn"));
-    chat.turns.splice(i + 1);
-    chat.turns[i].answers = models().map((name) => ({ model: name, text: "" }));
-    run(i);
+    run([...chat.turns.slice(0, i), { ...chat.turns[i], answers: unanswered() }]);
   }
 
   function edit(i) {
@@ -330,7 +352,7 @@
     ask.value = chat.turns[i].ask;
     pending = chat.turns[i].images ?? [];
     showPending();
-    state.replaceChildren("You edit an earlier message: what follows it is replaced. ", button("Keep it as it is", "Keep it as it is", () => {
+    state.replaceChildren("Editing replaces later messages. ", button("Cancel", "Cancel editing", () => {
       editing = -1;
       ask.value = "";
       pending = [];
@@ -375,10 +397,11 @@
   const showVision = () => { attach.hidden = !sees(); };
 
   // The chats of this browser.
-  function keep() {
+  function store() {
     chat.title = (chat.turns[0]?.ask ?? "").slice(0, 80);
     chat.at = Date.now();
-    chats.put(chat).then(list);
+    saved = performance.now();
+    return chats.put(chat);
   }
 
   async function list() {
@@ -387,7 +410,13 @@
     place.classList.toggle("unused", all.length === 0);
     place.querySelector("ul").replaceChildren(...all.map((old) => element("li", "",
       button(old.title || "Chat", old.title || "Chat", async () => open(await chats.get(old.id))),
-      button("Delete", "Delete the chat " + old.title, async () => { await chats.remove(old.id); if (old.id === chat.id) start(); list(); }))));
+      button("Delete", "Delete the chat " + old.title, async () => { if (old.id === chat.id) drop(); await chats.remove(old.id); list(); }))));
+  }
+
+  // Ends the chat that is deleted, and a call of it.
+  function drop() {
+    running?.abort();
+    start();
   }
 
   function open(old) {
@@ -447,9 +476,9 @@
     setTimeout(() => { event.target.textContent = "Copy"; }, 2000);
   });
   at("clear").addEventListener("click", async () => {
-    if (running || !confirm("Delete all chats that this browser keeps?")) return;
+    if (!confirm("Delete all chats that this browser keeps?")) return;
+    drop();
     await chats.clear();
-    start();
     list();
   });
 
