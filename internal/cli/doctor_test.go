@@ -502,7 +502,7 @@ func TestSealedCallsAreShown(t *testing.T) {
 		`{"mode":"require","approved":true,"keys":2,"confirmed":1,"sealed":3,"clear":0}`: {"require: 3 calls sealed\n", "ok    sealed calls   require: 3 calls sealed; 2 keys of others, 1 of them compared"},
 		`{"mode":"off","keys":0}`:                                                        {"off: the hub can read calls to other machines", "note  sealed calls   off: the hub can read"},
 		`{"mode":"prefer","approved":true,"sealed":1,"clear":2,` + last + `}`:            {"prefer: 1 call sealed, 2 sent in clear, the last at ", "for llama3: no machine that it could run on has a key\n      " + strings.Repeat(" ", 13) + "  → `kith trust`"},
-		`{"mode":"prefer"}`:                                                              {"prefer: ", "note  sealed calls   this machine has an account key of its own"},
+		`{"mode":"prefer"}`: {"prefer: ", "note  sealed calls   this machine has an account key of its own"},
 	} {
 		p := newPatient(t)
 		p.sealed(part)

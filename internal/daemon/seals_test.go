@@ -438,6 +438,10 @@ func TestLyingHub(t *testing.T) {
 		"not sealed, unary": {true, func() {
 			h.instead = refuseWith(200, `{"id":"1","object":"chat.completion","choices":[]}`, "Content-Type", "application/json")
 		}, notSealed},
+		"stale after the beginning": {false, answers(func(b []byte) []byte {
+			f := frames(b)
+			return joinFrames(f[0], f[1], []byte(`data: {"error":{"code":"stale_seal","message":"x"}}`))
+		}), cut},
 		"an event":    {false, func() { h.instead = sayFrames("event: x\ndata: AAAA\n\n", done) }, notSealed},
 		"a long line": {false, func() { h.instead = sayFrames("data: " + strings.Repeat("A", 400<<10)) }, notSealed},
 		"a changed error": {true, func() {

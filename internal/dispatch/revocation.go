@@ -172,6 +172,7 @@ func (d *Dispatcher) unreached(ctx context.Context, call *gateway.Call) error {
 // answer that has begun ends even if another machine could serve the call.
 func (d *Dispatcher) outOfReach(call *gateway.Call) *fault.Fault {
 	query := queryOf(call)
+	query.Sealed, query.To, query.Declined = false, nil, nil // it can no longer be sealed again
 	if decision := d.route(&query); decision.Verdict == fleet.Refuse {
 		return decision.Fault
 	}

@@ -54,7 +54,8 @@ type Decision struct {
 //
 // If a call is sealed for machines of which none is ready, what happens is decided by all
 // machines that it could be sealed for. If one of those could take it sooner, the call is
-// refused with stale_seal, and Tally.Busy tells whether it could also wait
+// refused with stale_seal, and Tally.Busy tells whether it could also wait. So is one that
+// could be sealed for no reachable machine, although there are some: its daemon knows why
 // (spec/sealed.md#routing).
 func Route(s *Snapshot, q Query) Decision {
 	d := route(s, q)
@@ -63,7 +64,13 @@ func Route(s *Snapshot, q Query) Decision {
 	}
 	q.To = nil
 	wide := route(s, q)
-	if wide.Verdict == Refuse || d.Verdict == Wait && wide.Verdict == Wait {
+	if wide.Verdict == Refuse && wide.Tally.Reachable() == 0 {
+		q.Sealed, q.Declined = false, nil
+		all, _ := tally(s, &q)
+		if all.Reachable() == 0 {
+			return wide
+		}
+	} else if wide.Verdict == Refuse || d.Verdict == Wait && wide.Verdict == Wait {
 		return wide
 	}
 	d.Verdict = Refuse

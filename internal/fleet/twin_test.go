@@ -205,6 +205,12 @@ func (w *world) decide(a wAsk) wDecision {
 	case wide.verdict == "try", narrow.verdict != "wait" && wide.verdict == "wait":
 		narrow.verdict, narrow.waited, narrow.noRetry = "stale_seal", false, false
 		return narrow
+	case wide.verdict != "wait" && len(wide.seen) == 0:
+		a.sealed = false
+		if _, _, seen := w.tally(a); len(seen) > 0 { // only those that its daemon would not seal for
+			narrow.verdict, narrow.waited, narrow.noRetry = "stale_seal", false, false
+			return narrow
+		}
 	}
 	return wide
 }

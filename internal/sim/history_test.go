@@ -346,6 +346,7 @@ func (w *world) changeMember() string {
 func (w *world) calm() {
 	for _, m := range w.machines {
 		m.engine.Set(enginetest.Behaviour{})
+		m.disturb()
 		m.stop()
 		time.Sleep(time.Millisecond)
 		w.restore(m)

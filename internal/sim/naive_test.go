@@ -246,9 +246,7 @@ func (w *world) mayRefuse(a *answer) bool {
 				return true
 			}
 		case "CASCADE_EXHAUSTED":
-			// For a sealed call a machine that did not show its key does not exist.
-			hidden := a.at != nil && unsettled > 0
-			if none && (elsewhere > 0 && v.shared(w, a.by) || hidden) || unready > 0 || embeds && reached > 0 {
+			if none && elsewhere > 0 && v.shared(w, a.by) || unready > 0 || embeds && reached > 0 {
 				return true
 			}
 		case "machine_offline":

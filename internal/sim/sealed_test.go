@@ -23,13 +23,18 @@ func (m *machine) seal() {
 }
 
 // local makes a call at the machine's own surface.
-func (m *machine) local(path, body string, header ...string) *httptest.ResponseRecorder {
+func (m *machine) local(path, body string, header ...string) (w *httptest.ResponseRecorder) {
 	r := httptest.NewRequest("POST", "http://127.0.0.1:80"+path, strings.NewReader(body))
 	r.Header.Set("Content-Type", "application/json")
 	for i := 0; i < len(header); i += 2 {
 		r.Header.Set(header[i], header[i+1])
 	}
-	w := httptest.NewRecorder()
+	w = httptest.NewRecorder()
+	defer func() {
+		if p := recover(); p != nil && p != http.ErrAbortHandler { // an answer that broke off
+			panic(p)
+		}
+	}()
 	m.Handler().ServeHTTP(w, r)
 	return w
 }
@@ -107,6 +112,24 @@ func TestSealedCalls(t *testing.T) {
 		b = <-second
 		assert.That(t, b.Code == 200 && time.Since(began) < 8*time.Second && b.Header().Get("X-Kith-Route") == "shared; machine=spare; owner=ann", b.Code, time.Since(began), b.Header())
 		<-first
+
+		// A share that ends in an answer ends it as it ends any other, although a machine that
+		// came meanwhile could take the call: it can no longer be sealed again.
+		spare.stop()
+		time.Sleep(time.Minute)
+		box.engine.Set(enginetest.Behaviour{Interval: 5 * time.Second})
+		begin(first)
+		cy := w.addMember("cy")
+		w.addMachine(cy, "den", 1, "m").seal()
+		w.share(cy, bob)
+		time.Sleep(3 * time.Second)
+		w.must(w.db.RemoveShare(t.Context(), ann.ID, bob.ID))
+		w.live.Settle(t.Context())
+		a = <-first
+		assert.That(t, a.Code == 200 && strings.Contains(a.Body.String(), `"code":"CASCADE_EXHAUSTED"`) && strings.Contains(a.Body.String(), "no longer shared with you"), a.Code, a.Body)
+		w.share(ann, bob)
+		w.must(w.db.RemoveShare(t.Context(), cy.ID, bob.ID))
+		w.live.Settle(t.Context())
 
 		// With the engine gone and all machines away the refusals are those of any call.
 		box.stop()

@@ -75,6 +75,9 @@ func (in *incoming) chunk() ([]byte, error) {
 		return nil, io.EOF
 	}
 	frame, err := in.next(func() {})
+	if f := fault.Of(err); f != nil && f.Code == fault.StaleSeal { // what began is not sealed again
+		return nil, in.lied(errCut)
+	}
 	if err != nil {
 		return nil, err
 	}
