@@ -19,6 +19,7 @@ import (
 	"strings"
 	"sync"
 	"time"
+	"unicode/utf8"
 
 	"github.com/kith/kith/internal/account"
 	"github.com/kith/kith/internal/api"
@@ -219,7 +220,8 @@ func sentence(message string) string {
 	if message == "" {
 		return ""
 	}
-	return strings.ToUpper(message[:1]) + message[1:] + "."
+	_, size := utf8.DecodeRuneInString(message)
+	return strings.ToUpper(message[:size]) + message[size:] + "."
 }
 
 // fewNames is how many names of a list are shown in one row of a table.
