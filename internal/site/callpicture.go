@@ -51,6 +51,9 @@ type pictureBar struct {
 	Tone        string
 }
 
+// leastWidth is the width of the bar of a moment, in percent.
+const leastWidth = 0.25
+
 // The measures of the picture: percent across, pixels down.
 const (
 	boxWidth, boxHeight = 28, 68
@@ -166,13 +169,13 @@ func (p *callPicture) drawBars(steps []callStep, y int) {
 	for _, step := range steps {
 		total = max(total, step.AfterMS+step.TookMS)
 	}
-	percent := func(ms int64) string { return fmt.Sprintf("%.2f", 100*float64(ms)/float64(total)) }
+	percent := func(ms int64) float64 { return 100 * float64(ms) / float64(total) }
 	for _, step := range steps {
 		if step.Bar == "" {
 			continue
 		}
 		p.Bars = append(p.Bars, pictureBar{Y: y, Label: step.Bar, Time: duration(step.TookMS), Tone: step.Tone,
-			X: percent(step.AfterMS), Width: percent(step.TookMS)})
+			X: fmt.Sprintf("%.2f", percent(step.AfterMS)), Width: fmt.Sprintf("%.2f", max(percent(step.TookMS), leastWidth))})
 		y += barPitch
 	}
 	p.Axis, p.End, p.Height = y+axisHeight-6, duration(total), y+axisHeight

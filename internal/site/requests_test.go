@@ -368,7 +368,7 @@ func TestCallPicture(t *testing.T) {
 	for _, bar := range p.Bars {
 		bars = append(bars, fmt.Sprintf("%s %s at %s width %s %s", bar.Label, bar.Time, bar.X, bar.Width, bar.Tone))
 	}
-	assert.Equal(t, strings.Join(bars, "\n"), `Received 0 ms at 0.00 width 0.00 
+	assert.Equal(t, strings.Join(bars, "\n"), `Received 0 ms at 0.00 width 0.25 
 Attempt 1 on a-name-of-more-than… 100 ms at 0.00 width 10.00 bad
 Attempt 2 on desk 100 ms at 10.00 width 10.00 bad
 Waited 600 ms at 20.00 width 60.00 warn
