@@ -74,6 +74,14 @@ var checks = {
       `${e.scrollWidth} pixels wide in ${e.clientWidth}: ` + this.name(e));
   },
 
+  // spills finds text of a picture that leaves its box, left or right.
+  spills() {
+    return [...document.querySelectorAll("main svg text")].filter((e) => {
+      const text = e.getBoundingClientRect(), box = e.parentElement.closest("svg").getBoundingClientRect();
+      return text.width > 0 && (text.left < box.left - 1 || text.right > box.right + 1);
+    }).map((e) => "leaves its box: " + this.name(e));
+  },
+
   // weight finds a page that is too heavy: what it and its parts take on the wire,
   // in KiB, also where the browser had them already.
   weight(page, scripts) {
