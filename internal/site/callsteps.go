@@ -233,7 +233,7 @@ func answerWords(t *api.CallTrace, try *account.Attempt) string {
 		return fmt.Sprintf("began to answer after %s, and broke off after %s", duration(first), duration(end))
 	}
 	words := "answered after " + duration(end)
-	if first > 0 {
+	if first > 0 && duration(first) != duration(end) {
 		words = fmt.Sprintf("began to answer after %s, and was done after %s", duration(first), duration(end))
 	}
 	return words + strings.TrimPrefix(try.Outcome, account.Answered)

@@ -166,10 +166,8 @@ var (
 // seenWords describes how many machines are in a state.
 func seenWords(seen account.StateCount, tense [2]*strings.Replacer) string {
 	machines := machinesWords(seen.Machines, seen.Via)
-	if words, known := stateWords[seen.State]; known {
-		return machines + " " + tense[min(seen.Machines, 2)-1].Replace(words)
-	}
-	return machines + ": " + seen.State
+	words := cmp.Or(stateWords[seen.State], "{is} "+seen.State)
+	return machines + " " + tense[min(seen.Machines, 2)-1].Replace(words)
 }
 
 // machinesWords counts machines by how the caller reaches them.

@@ -77,8 +77,8 @@ var checks = {
   // spills finds text of a picture that leaves its box, left or right.
   spills() {
     return [...document.querySelectorAll("main svg text")].filter((e) => {
-      const text = e.getBoundingClientRect(), box = e.parentElement.closest("svg").getBoundingClientRect();
-      return text.width > 0 && (text.left < box.left - 1 || text.right > box.right + 1);
+      const text = e.getBBox(), box = e.parentElement.closest("svg");
+      return text.width > 0 && (text.x < -1 || text.x + text.width > (box.viewBox.baseVal?.width || box.width.baseVal.value) + 1);
     }).map((e) => "leaves its box: " + this.name(e));
   },
 
