@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/chromedp/cdproto/emulation"
 	"github.com/chromedp/chromedp"
 
 	"github.com/kith/kith/internal/assert"
@@ -34,6 +35,9 @@ func TestFigures(t *testing.T) {
 			w.talks()
 			w.refusedTry()
 			w.counted()
+			if scripts {
+				w.zoned()
+			}
 			w.operates()
 			w.op.quiet()
 		})
@@ -111,6 +115,11 @@ func (w *walk) refusedTry() {
 	})
 	op.see("Time line")
 	op.see("No machine available CASCADE_EXHAUSTED")
+	w.look(op, "request-refused")
+	op.open("/requests?outcome=served")
+	op.leads(200, clickOn("#requests tbody a"))
+	op.see("Your vm")
+	w.look(op, "request-served")
 	op.openTo("/requests/req_none", http.StatusNotFound)
 	op.see("nothing is known of a call")
 	w.look(op, "request-unknown")
@@ -200,4 +209,27 @@ func (w *walk) documentation() {
 		}
 	}
 	run(op, chromedp.ResetViewport())
+}
+
+// zoned looks at times as a member in another time zone: they are in that zone, also the
+// hours of usage and the fields of a filter, which sends UTC.
+func (w *walk) zoned() {
+	w.t.Helper()
+	op := w.op
+	zone := func(id string) {
+		_, err := chromedp.Call(op.ctx, emulation.SetTimezoneOverride, emulation.SetTimezoneOverrideParams{TimezoneID: id})
+		assert.OK(w.t, err)
+	}
+	zone("Asia/Kathmandu") // 5 h 45 min ahead
+	op.open("/usage?days=1&by=hour")
+	assert.Lacks(w.t, op.text("body"), "UTC", "the hours of usage")
+	assert.Contains(w.t, op.text("#caller-days tbody th"), ":45", "an hour of usage")
+	op.open("/requests")
+	assert.Lacks(w.t, op.text("body"), "UTC", "calls")
+	assert.Contains(w.t, op.text("body > footer"), "Times: Asia/Kat", "the zone")
+	run(op, chromedp.Evaluate[chromedp.Void](`document.getElementById("filters").open = true; document.getElementById("from").value = "2026-11-21T10:30"; undefined`))
+	op.leads(200, clickOn("#filter"))
+	sent := run(op, chromedp.Evaluate[[]string](`[new URLSearchParams(location.search).get("from"), document.getElementById("from").value]`))
+	assert.Equal(w.t, strings.Join(sent, " "), "2026-11-21T04:45:00.000Z 2026-11-21T10:30", "what the filter sent, and shows")
+	zone("")
 }

@@ -1,6 +1,9 @@
 package account
 
-import "time"
+import (
+	"strings"
+	"time"
+)
 
 // Trace is what `kith why ID` shows one member about a past call: the caller, or an owner
 // of machines that were tried. It holds no content of the call and is kept for TraceLife.
@@ -28,6 +31,9 @@ type Trace struct {
 	// WaitedMS is how long the call waited for a machine. For an owner it is the wait
 	// before the last of Tries.
 	WaitedMS int64 `json:"waited_ms,omitzero"`
+	// Place is the call's place in line when it first waited, from 1; 0 if it did not wait.
+	// Only the caller sees it.
+	Place int `json:"place,omitzero"`
 	// Decisions are the first and the last routing decision. Only the caller sees them.
 	Decisions []Decision `json:"decisions,omitempty"`
 	// Tries are the attempts on machines. An owner sees those on the owner's own machines.
@@ -86,4 +92,15 @@ type Attempt struct {
 	TookMS  int64  `json:"took_ms"`  // until its outcome; if it answered, until the answer ended
 	Outcome string `json:"outcome"`  // a description
 	Prompt  bool   `json:"prompt"`   // the machine received some of the request's body
+}
+
+// The beginnings of the Outcome of an attempt that was answered: completely, or not.
+const (
+	Answered      = "answered"
+	BeganToAnswer = "began to answer"
+)
+
+// Began reports whether the machine began to answer.
+func (a *Attempt) Began() bool {
+	return strings.HasPrefix(a.Outcome, Answered) || strings.HasPrefix(a.Outcome, BeganToAnswer)
 }

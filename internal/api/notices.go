@@ -232,7 +232,7 @@ func spentNotices(s account.SpentLimit, now time.Time) []account.Notice {
 	}
 	other := n
 	n.Text = fmt.Sprintf("%s has used up the %s %s a day that you allow.", s.Member, Number(s.PerDay), calls)
-	other.MemberID, other.Text = s.MemberID, fmt.Sprintf("You have used up the %s %s a day that %s allows you, until midnight UTC.", Number(s.PerDay), calls, s.Owner)
+	other.MemberID, other.Text = s.MemberID, fmt.Sprintf("You have used up the %s %s a day that %s allows you, until 00:00 UTC.", Number(s.PerDay), calls, s.Owner)
 	return []account.Notice{n, other}
 }
 

@@ -75,7 +75,7 @@ func testNoteWhatIsDue(t *testing.T, w *world) {
 	}
 	want("ada", append(spent[:1:1], "box has been offline for more than an hour.", spent[1])...)
 	want("bob", "The key soon stops working on "+now.AddDate(0, 0, 6).UTC().Format("2 Jan 2006 15:04 UTC")+".", "The key that ends in wxyz stops working on "+now.AddDate(0, 0, 5).UTC().Format("2 Jan 2006 15:04 UTC")+".")
-	want("eve", "You have used up the 1 call a day that ada allows you, until midnight UTC.")
+	want("eve", "You have used up the 1 call a day that ada allows you, until 00:00 UTC.")
 	want("new")
 	if w.db.MakesBackups() {
 		want("op", "This hub has no valid backup from the last 7 days.")

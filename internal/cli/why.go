@@ -162,7 +162,10 @@ func (a *app) showTrace(s api.CallTrace, here *daemon.CallHere) {
 	case here != nil && here.Sealed != "":
 		a.fact("sealed", "no: %s", sealedReason(here.Sealed))
 	}
-	if s.WaitedMS > 0 {
+	switch {
+	case s.WaitedMS > 0 && s.Place > 0:
+		a.fact("waited", "%s, from place %d in line", millis(s.WaitedMS), s.Place)
+	case s.WaitedMS > 0:
 		a.fact("waited", "%s", millis(s.WaitedMS))
 	}
 	for i, d := range s.Decisions {

@@ -224,7 +224,11 @@ func (c *activeCall) await(ctx context.Context, w *waiter) (waitResult, error) {
 	report := time.NewTicker(reportEvery)
 	defer report.Stop()
 	for {
-		c.call.Waiting(c.d.scheduler.position(w), max(0, time.Until(c.deadline)))
+		ahead := c.d.scheduler.position(w)
+		if c.call.Trace.Place == 0 {
+			c.call.Trace.Place = ahead + 1
+		}
+		c.call.Waiting(ahead, max(0, time.Until(c.deadline)))
 		select {
 		case result := <-w.result:
 			resolved = true

@@ -111,7 +111,7 @@ func (c *activeCall) recordAttempt(a *attempt, out outcome) {
 
 // outcomeText describes how an attempt ended.
 var outcomeText = [...]string{
-	answered:    "answered",
+	answered:    account.Answered,
 	failed:      "failed",
 	busy:        "did not take it: busy",
 	unsent:      "had disconnected before it was asked",
@@ -165,7 +165,7 @@ func tracesOf(call *gateway.Call, out gateway.Outcome) []account.Trace {
 	mine := owners
 	mine.MemberID, mine.Mine = string(call.Caller.Member), true
 	mine.Status, mine.Code, mine.Message = out.Status, out.Code, out.Message
-	mine.WaitedMS, mine.TookMS = trace.Waited.Milliseconds(), out.Duration.Milliseconds()
+	mine.WaitedMS, mine.Place, mine.TookMS = trace.Waited.Milliseconds(), trace.Place, out.Duration.Milliseconds()
 	mine.KeyID, mine.TokensIn, mine.TokensOut = keyOf(call.Caller), out.TokensIn, out.TokensOut
 	if call.Stream && out.Frames > 0 {
 		mine.FirstMS = max(1, out.FirstToken.Milliseconds())
@@ -188,6 +188,8 @@ func tracesOf(call *gateway.Call, out gateway.Outcome) []account.Trace {
 		switch {
 		case try.Began && out.Code != "":
 			shown.Outcome = unfinished(out.Code)
+		case try.Outcome == outcomeText[failed] && out.Code == gateway.Cancelled:
+			shown.Outcome = "did not answer before the caller left"
 		case try.Began && out.Truncated:
 			shown.Outcome += fmt.Sprintf("; its engine read only a part of the conversation (prompt_tokens=%d)", out.TokensIn)
 		}
@@ -214,9 +216,9 @@ func tracesOf(call *gateway.Call, out gateway.Outcome) []account.Trace {
 // unfinished describes an incomplete answer of a call that ended with that code.
 func unfinished(code string) string {
 	if code == gateway.Cancelled {
-		return "began to answer; the caller left"
+		return account.BeganToAnswer + "; the caller left"
 	}
-	return "began to answer and did not finish: " + code
+	return account.BeganToAnswer + " and did not finish: " + code
 }
 
 // forCaller returns the part of a decision that the caller may see.

@@ -67,7 +67,7 @@ func TestTracesOf(t *testing.T) {
 	}
 	own, anns, also, dans := machine("bob", "own"), machine("ann", "a1"), machine("ann", "a2"), machine("dan", "d1")
 	call := &gateway.Call{ID: "req_1", Caller: callerOf("bob"), Model: "m", Endpoint: fleet.EmbeddingsEndpoint, Arrived: arrived, Started: arrived}
-	call.Trace.Waited = time.Minute
+	call.Trace.Waited, call.Trace.Place = time.Minute, 3
 	call.Trace.First, call.Trace.Last = gateway.Decision{Row: 4, Verdict: fleet.Wait}, gateway.Decision{Row: 7, Verdict: fleet.Refuse}
 	call.Trace.Tries = []gateway.Attempt{
 		try(own, fleet.Own, "x"), try(anns, fleet.Shared, "y"), try(dans, fleet.Grouped, "z"), try(also, fleet.Shared, "answered"),
@@ -84,7 +84,7 @@ func TestTracesOf(t *testing.T) {
 	}
 	bob, ann, dan := byMember["mem_bob"], byMember["mem_ann"], byMember["mem_dan"]
 	assert.Require(t, len(all) == 3 && len(bob.Tries) == 4 && len(ann.Tries) == 2 && len(dan.Tries) == 1, all)
-	if !bob.Mine || bob.WaitedMS != 60_000 || bob.TookMS != 3000 || len(bob.Decisions) != 2 {
+	if !bob.Mine || bob.WaitedMS != 60_000 || bob.Place != 3 || bob.TookMS != 3000 || len(bob.Decisions) != 2 {
 		t.Errorf("the caller sees %+v", bob)
 	}
 	if bob.KeyID != "key_1" || bob.FirstMS != 1500 || bob.TokensIn != 8 || bob.TokensOut != 7 || bob.Speed() != 4 {
@@ -107,7 +107,7 @@ func TestTracesOf(t *testing.T) {
 	}
 	call.Stream = true
 	assert.Equal(t, bob.Decisions[1].Row, 1, "row", "of an embeddings call reveals what is out of reach")
-	if ann.Mine || ann.WaitedMS != 60_000 || ann.Decisions != nil || ann.Status != 200 || ann.TookMS != 2000 || ann.Tries[0].Machine != "a1" {
+	if ann.Mine || ann.WaitedMS != 60_000 || ann.Place != 0 || ann.Decisions != nil || ann.Status != 200 || ann.TookMS != 2000 || ann.Tries[0].Machine != "a1" {
 		t.Errorf("the owner whose machine served it sees %+v", ann)
 	}
 	if dan.Status != 0 || dan.Code != "" || dan.TookMS != 0 || dan.WaitedMS != 40_000 || dan.Tries[0].Outcome != "z" || dan.Tries[0].Prompt {
@@ -116,6 +116,15 @@ func TestTracesOf(t *testing.T) {
 	for _, of := range tracesOf(call, gateway.Outcome{Status: 200, Code: "engine_timeout", Message: "no answer for 2m0s"}) {
 		assert.Equal(t, of.Message != "", of.Mine, "the cause that its caller received, seen by", of.MemberID)
 	}
+	call.Trace.Tries[3].Began, call.Trace.Tries[3].Outcome = false, outcomeText[failed]
+	for code, want := range map[string]string{"engine_error": "failed", gateway.Cancelled: "did not answer before the caller left"} {
+		for _, s := range tracesOf(call, gateway.Outcome{Code: code}) {
+			if last := s.Tries[len(s.Tries)-1]; s.MemberID != "mem_dan" {
+				assert.Equal(t, last.Outcome, want, "an attempt that did not answer, of a call that ended with", code)
+			}
+		}
+	}
+	call.Trace.Tries[3].Began, call.Trace.Tries[3].Outcome = true, account.Answered
 	for code, want := range map[string]string{
 		"": "answered", "machine_offline": "began to answer and did not finish: machine_offline", gateway.Cancelled: "began to answer; the caller left",
 	} {

@@ -140,6 +140,7 @@ type Trace struct {
 	HubID    string
 	Attempts int
 	Waited   time.Duration
+	Place    int // in line when the call first waited, from 1; 0: it did not wait
 	// First and Last are the first and the latest routing decision, Tries the attempts.
 	// They are recorded for `kith why`.
 	First, Last Decision

@@ -94,7 +94,7 @@ func TestWhyRefused(t *testing.T) {
 			if j := s.Decisions; len(j) != 2 || j[0].Row != c.rows[0] || j[1].Row != c.rows[1] || j[1].Verdict != "refuse" || len(j[1].Seen) != 1 {
 				w.t.Errorf("decided %+v", j)
 			}
-			if s.Code != c.code || s.WaitedMS < c.waited-500 || s.WaitedMS > c.waited+500 {
+			if s.Code != c.code || s.Place != 1 || s.WaitedMS < c.waited-500 || s.WaitedMS > c.waited+500 {
 				w.t.Errorf("told %+v", s)
 			}
 		}

@@ -94,7 +94,7 @@ func TestUsedToday(t *testing.T) {
 	ada.get("/access").want(t, 200, "2 calls a day <span class=\"state warn\">used up today")
 	ada.get("/").want(t, 200, "bob has "+spent+" that you allow a day.", "/access?member=bob")
 	tn.as("bob").get("/access").want(t, 200, "2 calls a day <span class=\"state warn\">used up today") // also on the caller's side
-	tn.as("bob").get("/").want(t, 200, "You have "+spent+" a day that ada allows you, until midnight UTC.")
+	tn.as("bob").get("/").want(t, 200, "You have "+spent+" a day that ada allows you, until "+string(midnight())+".")
 }
 
 // TestInviteSays checks that an invite's page shows who invites and to what, and that one

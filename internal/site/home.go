@@ -234,7 +234,7 @@ func (s *Site) spent(v *visit, shares []api.Share, now time.Time) (all []concern
 			all = append(all, concern{fmt.Sprintf("%s has used up the %s that you allow a day.", sh.With, calls), accessPath + "?member=" + url.QueryEscape(sh.With)})
 		} else {
 			all = append(all,
-				concern{fmt.Sprintf("You have used up the %s a day that %s allows you, until midnight UTC.",
+				concern{fmt.Sprintf("You have used up the %s a day that %s allows you, until 00:00 UTC.",
 					calls, sh.Owner), accessPath})
 		}
 	}

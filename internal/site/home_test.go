@@ -105,7 +105,7 @@ func TestChart(t *testing.T) {
 	if got.First().Name != "9 Nov" || got.Total != 100 || got.Refused != 20 || got.Most.Name != "21 Nov" || got.Most.Calls != 80 {
 		t.Errorf("the numbers are %+v", got)
 	}
-	for name, want := range map[string]string{"2020-02-03T04:00": "3 Feb 04:00", "2020-02-03": "3 Feb 2020"} {
+	for name, want := range map[string]string{"2020-02-03T04:00": "3 Feb 04:00 UTC", "2020-02-03": "3 Feb 2020"} {
 		by := api.Day
 		if strings.Contains(name, "T") {
 			by = api.Hour

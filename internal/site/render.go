@@ -19,6 +19,7 @@ import (
 	"strings"
 	"sync"
 	"time"
+	"unicode/utf8"
 
 	"github.com/kith/kith/internal/account"
 	"github.com/kith/kith/internal/api"
@@ -184,6 +185,8 @@ var templates = sync.OnceValue(func() map[string]*template.Template {
 			now := s.texts[id]
 			return liveWords{id, cmp.Or(now.text, idle), now.tone, idle}
 		},
+		"step":   func(by api.Step, b usageBar) usageStep { return usageStep{by, b} },
+		"minute": utcMinute, "midnight": midnight,
 		// fileact returns the button for an act on a model file.
 		"fileact": func(machine, act, model, do string) fileButton { return fileButton{machine, act, model, do} },
 		// edit returns the fields for limits: empty, or with existing limits, or with the
@@ -219,7 +222,8 @@ func sentence(message string) string {
 	if message == "" {
 		return ""
 	}
-	return strings.ToUpper(message[:1]) + message[1:] + "."
+	_, size := utf8.DecodeRuneInString(message)
+	return strings.ToUpper(message[:size]) + message[size:] + "."
 }
 
 // fewNames is how many names of a list are shown in one row of a table.
@@ -240,7 +244,7 @@ func limitWords(l api.Limits) string {
 		all = append(all, "models "+strings.Join(l.Models, ", "))
 	}
 	if l.Hours != "" {
-		all = append(all, l.Hours)
+		all = append(all, l.Hours+" machine time")
 	}
 	if l.Concurrent != nil {
 		all = append(all, fmt.Sprint(*l.Concurrent, " at once"))
@@ -286,6 +290,18 @@ func moment(t time.Time) string { return api.Moment(t, time.Now().UTC()) }
 // complete returns a time with its year, for text that may be read much later, such as
 // e-mail.
 func complete(t time.Time) string { return api.Moment(t, time.Time{}) }
+
+// utcMinute returns a time of a filter, which is UTC, as the value of a field for a date and
+// a time; "" if it is none. api.RequestFilter has the forms of such a time.
+func utcMinute(text string) string {
+	const minute = "2006-01-02T15:04"
+	for _, layout := range []string{time.DateOnly, minute, time.RFC3339} {
+		if at, err := time.Parse(layout, text); err == nil {
+			return at.UTC().Format(minute)
+		}
+	}
+	return ""
+}
 
 // ago returns how long ago a time was, or how far ahead it is, in one unit. If it is more
 // than a week away, ago returns the moment.
@@ -362,8 +378,21 @@ func size(n int64) string {
 	return fmt.Sprintf("%.1f GiB", float64(n)/unit/unit/unit)
 }
 
-// inCode renders one of our texts as HTML. `x` in it becomes code.
+// midnight returns an element with the time of day when the count of a day's calls begins
+// again. The page's script converts it to the reader's time zone.
+func midnight() template.HTML {
+	end := time.Now().UTC().Truncate(24*time.Hour).AddDate(0, 0, 1)
+	return template.HTML(`<time datetime="` + end.Format(time.RFC3339) + `" data-clock>00:00 UTC</time>`)
+}
+
+// inCode renders one of our texts as HTML. `x` in it becomes code, and 00:00 UTC becomes
+// midnight.
 func inCode(text string) template.HTML {
+	return template.HTML(strings.ReplaceAll(string(withCode(text)), "00:00 UTC", string(midnight())))
+}
+
+// withCode renders one of our texts as HTML. `x` in it becomes code.
+func withCode(text string) template.HTML {
 	var page strings.Builder
 	for {
 		before, rest, _ := strings.Cut(text, "`")

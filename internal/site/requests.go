@@ -83,17 +83,11 @@ type requestData struct {
 	api.CallTrace
 	Cause    string          // see causeText
 	Near     []fleet.ModelID // models in reach with similar ids
-	Line     []lineEvent
+	Steps    []callStep
+	Picture  callPicture
 	Key      string   // name of the key that was used; empty: not one of the member's
 	Remedies []remedy // according to the current state
 	Family   string   // of the call, if it is not chat
-}
-
-// lineEvent is one line of a call's time line.
-type lineEvent struct {
-	AfterMS    int64
-	What, More string
-	Row        int // the routing rule of a decision that something would change; else 0
 }
 
 // requestPage handles GET /requests/{call}. Its title is the model and the outcome.
@@ -117,7 +111,7 @@ func (s *Site) requestData(v *visit) (requestData, error) {
 	if err != nil {
 		return requestData{}, err
 	}
-	data := requestData{CallTrace: trace, Cause: causeText(&trace), Line: timeLine(trace)}
+	data := requestData{CallTrace: trace, Cause: causeText(&trace), Steps: callSteps(&trace)}
 	if endpoint, ok := fleet.ParseEndpoint(trace.Endpoint); ok && endpoint.Family() != fleet.Chat {
 		data.Family = endpoint.Family().String()
 	}
@@ -130,6 +124,7 @@ func (s *Site) requestData(v *visit) (requestData, error) {
 			data.Key = cmp.Or(keys.Data[i].Name, "…"+keys.Data[i].LastFour)
 		}
 	}
+	data.Picture = drawCall(&trace, data.Steps, cmp.Or(data.Key, api.MadeAt(trace.FromMachine, trace.Program)))
 	if !trace.Mine || !account.Unserved(trace.Code) {
 		return data, nil
 	}
@@ -147,42 +142,6 @@ func (s *Site) requestData(v *visit) (requestData, error) {
 		}
 	}
 	return data, nil
-}
-
-// causeText explains why this call was not served, in a sentence: by the states of the
-// machines, the message that its caller received, or the reason of the last decision. It
-// returns "" if the hub knows no more than the code.
-func causeText(t *api.CallTrace) string {
-	switch {
-	case t.Code == account.Interrupted, t.Code == account.Cancelled && !t.Mine:
-		return t.Meaning
-	case t.Code == account.Cancelled:
-		return "You or your program ended it before its answer was complete, or read too slowly."
-	}
-	var last api.TracedDecision
-	if n := len(t.Decisions); n > 0 && t.Decisions[n-1].Verdict == fleet.Refuse.String() {
-		last = t.Decisions[n-1]
-	}
-	cause := cmp.Or(statesText(t.Model, last.Seen), sentence(cmp.Or(t.Message, last.Reason)))
-	if code := fault.Code(t.Code); cause == "" && code.Known() && code.Quotes() {
-		return "The answer gave the cause. The hub does not keep such a text, because it may quote the call."
-	}
-	return cause
-}
-
-// statesText describes the machines that a refused call for the model could have used; ""
-// if there were none.
-func statesText(model string, machines []account.StateCount) string {
-	var parts []string
-	for _, seen := range machines {
-		if _, known := stateWords[seen.State]; known {
-			parts = append(parts, seenWords(seen, past))
-		}
-	}
-	if len(parts) == 0 {
-		return ""
-	}
-	return fmt.Sprintf("No machine with `%s` took the call: %s.", model, strings.Join(parts, "; "))
 }
 
 // stateWords explain why a machine is unavailable. {is} and {has} are replaced depending
@@ -207,10 +166,8 @@ var (
 // seenWords describes how many machines are in a state.
 func seenWords(seen account.StateCount, tense [2]*strings.Replacer) string {
 	machines := machinesWords(seen.Machines, seen.Via)
-	if words, known := stateWords[seen.State]; known {
-		return machines + " " + tense[min(seen.Machines, 2)-1].Replace(words)
-	}
-	return machines + ": " + seen.State
+	words := cmp.Or(stateWords[seen.State], "{is} "+seen.State)
+	return machines + " " + tense[min(seen.Machines, 2)-1].Replace(words)
 }
 
 // machinesWords counts machines by how the caller reaches them.
@@ -241,52 +198,4 @@ func remediesOf(code fault.Code) (all []remedy) {
 		all = append(all, remedy{Text: "Read what helps", Href: "/docs/errors#" + string(code)})
 	}
 	return all
-}
-
-// verdictWords describe the decision about a call.
-var verdictWords = map[string]string{
-	fleet.Refuse.String(): "Refused",
-	fleet.Try.String():    "Machine chosen",
-	fleet.Wait.String():   "Waits for a machine",
-}
-
-// endWords describes how a call ended, in a few words.
-func endWords(t account.Trace) string {
-	if t.Mine && t.Code == account.Cancelled {
-		return "You stopped it"
-	}
-	return cmp.Or(api.Title(t.Code), "served")
-}
-
-// timeLine returns what happened to a call, in order.
-func timeLine(t api.CallTrace) []lineEvent {
-	line := []lineEvent{{What: "Received", More: t.Endpoint}}
-	for _, d := range t.Decisions {
-		var seen []string
-		for _, c := range d.Seen {
-			seen = append(seen, seenWords(c, past))
-		}
-		more := d.Reason
-		if len(seen) > 0 {
-			more += " (" + strings.Join(seen, "; ") + ")"
-		}
-		event := lineEvent{AfterMS: d.AfterMS, What: verdictWords[d.Verdict], More: more}
-		if d.Verdict != fleet.Try.String() {
-			event.Row = d.Row
-		}
-		line = append(line, event)
-	}
-	for i, try := range t.Tries {
-		line = append(line, lineEvent{AfterMS: try.AfterMS, What: fmt.Sprintf("Attempt %d on %s", i+1, try.Machine),
-			More: "of " + try.Owner + ", " + try.Via})
-		if t.FirstMS > 0 && t.Mine && i == len(t.Tries)-1 { // only the last attempt can answer
-			line = append(line, lineEvent{AfterMS: t.FirstMS, What: "First token"})
-		}
-		line = append(line, lineEvent{AfterMS: try.AfterMS + try.TookMS, What: fmt.Sprintf("Attempt %d ended", i+1), More: try.Outcome})
-	}
-	if t.Status != 0 {
-		line = append(line, lineEvent{AfterMS: t.TookMS, What: "Ended", More: endWords(t.Trace)})
-	}
-	slices.SortStableFunc(line, func(a, b lineEvent) int { return cmp.Compare(a.AfterMS, b.AfterMS) })
-	return line
 }

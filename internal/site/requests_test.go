@@ -1,6 +1,7 @@
 package site
 
 import (
+	"cmp"
 	"fmt"
 	"net/url"
 	"regexp"
@@ -53,9 +54,12 @@ func TestRemedyInTwoClicks(t *testing.T) {
 // an id similar to one in reach links to that one.
 func TestCauseOfARefusal(t *testing.T) {
 	refused := func(code fault.Code, message string, seen ...account.StateCount) account.Trace {
-		return account.Trace{Code: string(code), Message: message, Model: "tiny", Mine: true, Decisions: []account.Decision{{Verdict: "wait"}, {Verdict: "refuse", Row: 7, Seen: seen}}}
+		return account.Trace{Code: string(code), Status: 503, Message: message, Model: "tiny", Mine: true, Decisions: []account.Decision{{Verdict: "wait"}, {Verdict: "refuse", Row: 7, Seen: seen}}}
 	}
-	unkept := "The answer gave the cause. The hub does not keep such a text, because it may quote the call."
+	unkept := "the answer gave the cause, which the hub does not keep, because it may quote the call."
+	attic := account.Attempt{Machine: "attic", Owner: "bob", Via: "shared", Outcome: "did not take it: busy", TookMS: 20}
+	desk := account.Attempt{Machine: "desk", Owner: "ada", Via: "own", Outcome: "answered", AfterMS: 20, TookMS: 980}
+	ended := func(try account.Attempt, outcome string) account.Attempt { try.Outcome = outcome; return try }
 	for _, tt := range []struct {
 		trace account.Trace
 		want  string
@@ -67,15 +71,27 @@ func TestCauseOfARefusal(t *testing.T) {
 		{refused(fault.CapacityFull, "", account.StateCount{Via: "own", State: "busy", Machines: 3}), "No machine with `tiny` took the call: 3 machines of yours were busy."},
 		{refused(fault.ModelNotFound, "no machine serves it"), "No machine serves it."},
 		{refused(fault.CascadeExhausted, ""), "None of your own machines offers this model, and none of those shared with you or in your groups offers it to you."},
-		{account.Trace{Code: "context_length_exceeded", Message: "prompt is too long: 5000 tokens > 4096 maximum", Mine: true}, "Prompt is too long: 5000 tokens > 4096 maximum."},
-		{account.Trace{Code: "context_length_exceeded"}, ""},
-		{account.Trace{Code: "invalid_request"}, unkept},
-		{account.Trace{Code: "engine_error", Decisions: []account.Decision{{Verdict: "try", Row: 3}}}, unkept},
-		{account.Trace{Code: "cancelled", Mine: true, Decisions: []account.Decision{{Verdict: "try"}}}, "You or your program ended it before its answer was complete, or read too slowly."},
-		{account.Trace{Code: "cancelled"}, "The caller left, or read too slowly, before the end."},
-		{account.Trace{Model: "tiny", Decisions: []account.Decision{{Verdict: "try"}}}, ""},
+		{account.Trace{Code: "context_length_exceeded", Status: 400, Message: "prompt is too long: 5000 tokens > 4096 maximum", Mine: true}, "Prompt is too long: 5000 tokens > 4096 maximum."},
+		{account.Trace{Code: "context_length_exceeded", Status: 400}, ""},
+		{account.Trace{Code: "invalid_request", Status: 400}, "T" + unkept[1:]},
+		{account.Trace{Code: "engine_error", Status: 502, Mine: true, Tries: []account.Attempt{ended(desk, "failed")}}, "Your `desk` failed: " + unkept},
+		{account.Trace{Code: "context_length_exceeded", Status: 400, Mine: true, Message: "5000 tokens > 4096", Tries: []account.Attempt{ended(attic, "failed")}}, "`attic` of bob failed: 5000 tokens > 4096."},
+		{account.Trace{Code: "machine_offline", Status: 200, Mine: true, FirstMS: 500, TookMS: 9000, Tries: []account.Attempt{ended(attic, "began to answer and did not finish: machine_offline")}},
+			"`attic` of bob began to answer after 500 ms, and broke off after 9.0 s."},
+		{account.Trace{Status: 200, Mine: true, TookMS: 1000, Tries: []account.Attempt{attic, desk}}, "`attic` of bob did not take it: busy; your `desk` answered after 1.0 s."},
+		{account.Trace{Status: 200, Mine: true, WaitedMS: 7000, Place: 3, FirstMS: 7100, TookMS: 9000, Tries: []account.Attempt{desk}},
+			"It waited 7.0 s for a machine, from place 3 in line; your `desk` began to answer after 7.1 s, and was done after 9.0 s."},
+		{account.Trace{Status: 200, Caller: "bob", WaitedMS: 20, TookMS: 1000, Tries: []account.Attempt{desk}}, "It waited 20 ms for a machine; your `desk` answered after 1.0 s."},
+		{account.Trace{Caller: "bob", Tries: []account.Attempt{ended(desk, "did not take it: paused")}}, "Your `desk` did not take it: paused."},
+		{account.Trace{Code: "cancelled", Mine: true, TookMS: 2100, Tries: []account.Attempt{ended(attic, "began to answer; the caller left")}},
+			"You or your program stopped it, or read it too slowly, after 2.1 s, while `attic` of bob answered."},
+		{account.Trace{Code: "cancelled", Mine: true, TookMS: 2100, Tries: []account.Attempt{ended(attic, "did not answer before the caller left")}}, "You or your program stopped it after 2.1 s, before `attic` of bob answered."},
+		{account.Trace{Code: "cancelled", Mine: true, TookMS: 2100, WaitedMS: 2000}, "You or your program stopped it after 2.1 s, while it waited for a machine."},
+		{account.Trace{Code: "cancelled", Mine: true}, "You or your program stopped it before a machine was found."},
+		{account.Trace{Code: "cancelled", Caller: "bob", TookMS: 80, Tries: []account.Attempt{ended(desk, "began to answer; the caller left")}}, "Its caller bob stopped it, or read it too slowly, after 100 ms, while your `desk` answered."},
+		{account.Trace{Code: account.Interrupted, Mine: true, Tries: []account.Attempt{ended(attic, "was running it when the hub stopped")}}, "The hub stopped while `attic` of bob ran it; how much of its answer arrived is not known."},
 	} {
-		trace := api.CallTrace{Trace: tt.trace, Meaning: api.Meaning(tt.trace.Code)}
+		trace := api.CallTrace{Trace: tt.trace, Meaning: "the manual"}
 		for _, d := range tt.trace.Decisions {
 			trace.Decisions = append(trace.Decisions, api.TracedDecision{Decision: d, Reason: map[int]string{
 				7: "none of your own machines offers this model, and none of those shared with you or in your groups offers it to you",
@@ -99,7 +115,7 @@ func TestCauseOfARefusal(t *testing.T) {
 		check(t, tn.db.SaveTraces(t.Context(), []account.Trace{trace}, now))
 	}
 	ada := tn.as("ada")
-	ada.get("/requests/req_1").want(t, 200, "<p id=\"meaning\">No machine you can use serves model &#34;of-ado&#34;.</p>", `Did you mean <a href="/models?model=of-ada">`, `href="/models">See the models you can use`,
+	ada.get("/requests/req_1").want(t, 200, "<p id=\"cause\">No machine you can use serves model &#34;of-ado&#34;.</p>", `Did you mean <a href="/models?model=of-ada">`, `href="/models">See the models you can use`,
 		`<th scope="row">Waits for a machine</th>`, `<th scope="row">Refused</th>`)
 	ada.get("/").want(t, 200, "2 times", "No machine you can use serves model &#34;of-ado&#34;.")
 }
@@ -180,16 +196,49 @@ func TestOfflineModelIsListed(t *testing.T) {
 	ada.get("/models?model=of-adu").want(t, 200, "Did you mean", "of-ado", "of-ada")
 }
 
-// The events of a call are in the order in which they happened, also those of one millisecond.
+// The steps of a call are in the order in which they happened, also those of one
+// millisecond. An attempt lasts until its answer ends, and an owner's times count from the
+// call's arrival.
 func TestTimeLine(t *testing.T) {
-	trace := api.CallTrace{Trace: account.Trace{Mine: true, Stream: true, Status: 200, FirstMS: 500, TookMS: 500, Tries: []account.Attempt{
-		{Machine: "attic", TookMS: 20}, {Machine: "desk", AfterMS: 20, TookMS: 480},
-	}}}
-	var got []string
-	for _, event := range timeLine(trace) {
-		got = append(got, event.What)
+	tries := []account.Attempt{
+		{Machine: "attic", Owner: "bob", Via: "shared", Outcome: "did not take it: busy", TookMS: 20},
+		{Machine: "desk", Owner: "ada", Via: "own", Outcome: "answered", AfterMS: 7020, TookMS: 980, Prompt: true},
 	}
-	assert.Equal(t, strings.Join(got, ", "), "Received, Attempt 1 on attic, Attempt 1 ended, Attempt 2 on desk, First token, Attempt 2 ended, Ended")
+	for name, tt := range map[string]struct {
+		trace account.Trace
+		want  string
+	}{
+		"the caller's": {account.Trace{Mine: true, Stream: true, Status: 200, WaitedMS: 7000, Place: 3, FirstMS: 7500, TookMS: 8000, TokensOut: 51, Tries: tries, Decisions: []account.Decision{
+			{AfterMS: 0, Verdict: "try"}, {AfterMS: 7020, Verdict: "try", Order: "desk before attic: own machines come before shared ones"},
+		}}, `0+0 Received: /v1/chat/completions
+0+0 Machine chosen: ready
+0+20 Attempt 1: attic of bob, shared; prompt not sent; did not take it: busy
+20+7000 Waited: from place 3 in line
+7020+0 Machine chosen: ready; desk before attic: own machines come before shared ones
+7020+980 Attempt 2: desk of ada, own; prompt sent; answered
+7020+480 To first token: 
+7500+500 Stream: 51 tokens, 100 tokens/s
+8000+0 Ended: served
+`},
+		"the owner's": {account.Trace{Stream: true, Status: 200, WaitedMS: 7000, FirstMS: 480, TookMS: 980, Tries: tries[1:]}, `0+0 Received: /v1/chat/completions
+20+7000 Waited: 
+7020+980 Attempt 1: desk of ada, own; prompt sent; answered
+7020+480 To first token: 
+7500+500 Stream: 
+8000+0 Ended: served
+`},
+	} {
+		tt.trace.Endpoint = "/v1/chat/completions"
+		view := api.CallTrace{Trace: tt.trace}
+		for _, d := range tt.trace.Decisions {
+			view.Decisions = append(view.Decisions, api.TracedDecision{Decision: d, Reason: "ready"})
+		}
+		var got strings.Builder
+		for _, step := range callSteps(&view) {
+			fmt.Fprintf(&got, "%d+%d %s: %s\n", step.AfterMS, step.TookMS, step.What, step.More)
+		}
+		assert.Equal(t, got.String(), tt.want, name)
+	}
 }
 
 // For each routing rule, the pages of a call and of a model show what would change the
@@ -245,7 +294,7 @@ func TestRequestsFilter(t *testing.T) {
 	}
 	b.get("/requests?code=none").want(t, 200, "No call of the last 7 days matches")
 	b.get("/requests?from=never").want(t, 400, "from is a time")
-	b.get("/requests/req_0000").want(t, 200, "my editor", "1,234 in, 41 out, 20.0 tokens/s", "First token")
+	b.get("/requests/req_0000").want(t, 200, "my editor", "1,234 in, 41 out, 20.0 tokens/s", "To first token", "41 tokens, 20.0 tokens/s")
 }
 
 // Usage and calls show the machine and the command of kith that made a call, and no id of
@@ -289,4 +338,50 @@ func TestOwnerSeesWaitAndBreak(t *testing.T) {
 			t.Errorf("%s says that it was served", path)
 		}
 	}
+}
+
+// TestCallPicture checks that the picture of a call has a box for each machine, with the
+// result of the last attempt on it, and a bar for each span of the table, to scale. Long
+// names are cut in it. A refused call that reached no machine has an empty box.
+func TestCallPicture(t *testing.T) {
+	attempt := func(machine, outcome string, after, took int64) account.Attempt {
+		return account.Attempt{Machine: machine, Owner: "bob", Via: "shared", Outcome: outcome, AfterMS: after, TookMS: took}
+	}
+	view := api.CallTrace{Trace: account.Trace{Mine: true, Status: 200, Sealed: true, WaitedMS: 600, FirstMS: 900, TookMS: 1000, Tries: []account.Attempt{
+		attempt("a-name-of-more-than-twenty-letters", "did not take it: busy", 0, 100), attempt("desk", "did not take it: busy", 100, 100),
+		attempt("a-name-of-more-than-twenty-letters", "answered", 800, 200),
+	}}}
+	steps := callSteps(&view)
+	p := drawCall(&view, steps, "my editor")
+	var boxes []string
+	for _, box := range p.Boxes {
+		var texts []string
+		for _, text := range box.Texts {
+			texts = append(texts, text.Full)
+			assert.That(t, len([]rune(cmp.Or(text.Short, text.Full))) <= shortName+2, text, "does not fit in a narrow box")
+		}
+		boxes = append(boxes, strings.Join(texts, ", ")+" "+box.Tone)
+	}
+	assert.Equal(t, strings.Join(boxes, "\n"), "You, my editor \nHub, waited 600 ms, sealed \n"+
+		"a-name-of-more-than…, of bob, 3. answered good\ndesk, of bob, 2. no answer bad")
+	var bars []string
+	for _, bar := range p.Bars {
+		bars = append(bars, fmt.Sprintf("%s %s at %s width %s %s", bar.Label, bar.Time, bar.X, bar.Width, bar.Tone))
+	}
+	assert.Equal(t, strings.Join(bars, "\n"), `Received 0 ms at 0.00 width 0.25 
+Attempt 1 on a-name-of-more-than… 100 ms at 0.00 width 10.00 bad
+Attempt 2 on desk 100 ms at 10.00 width 10.00 bad
+Waited 600 ms at 20.00 width 60.00 warn
+Attempt 3 on a-name-of-more-than… 200 ms at 80.00 width 20.00 good outer
+To first token 100 ms at 80.00 width 10.00 
+Stream 100 ms at 90.00 width 10.00 good`)
+	for _, step := range steps {
+		assert.That(t, step.TookMS == 0 || step.Bar != "", step.What, "is a span without a bar")
+	}
+	refused := api.CallTrace{Trace: account.Trace{Mine: true, Status: 404, Code: "model_not_found"}}
+	p = drawCall(&refused, callSteps(&refused), "")
+	assert.Equal(t, p.Boxes[len(p.Boxes)-1].Texts[0].Full, "No machine")
+	refused.Code = account.Cancelled
+	p = drawCall(&refused, callSteps(&refused), "")
+	assert.Equal(t, len(p.Boxes), 2, "boxes of a call that was stopped before it reached a machine")
 }

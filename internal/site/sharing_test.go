@@ -21,7 +21,7 @@ func TestInvitePage(t *testing.T) {
 	tn := newTown(t, nil)
 	ada, bob := tn.as("ada"), tn.as("bob")
 	page := ada.post("/sharing/invite", "uses", "2", "expires", "30d", "models", "tiny\r\nother one", "hours", "sat,sun 00:00-24:00", "concurrent", "2", "per_day", "9").
-		want(t, 200, "models tiny, other one; Sat,Sun 00:00-24:00; 2 at once; 9 calls a day", `id="uses" inputmode="numeric" pattern="[0-9]*" value="1"`, `src="data:image/png;base64,`)
+		want(t, 200, "models tiny, other one; Sat,Sun 00:00-24:00 machine time; 2 at once; 9 calls a day", `id="uses" inputmode="numeric" pattern="[0-9]*" value="1"`, `src="data:image/png;base64,`)
 	link := textOf(t, page, "link")
 	code := strings.TrimPrefix(link, tn.web.URL+"/invite/")
 	bob.post("/sharing/accept", "code", code).goes(t, "/access")

@@ -279,7 +279,7 @@ func TestEveryPageRenders(t *testing.T) {
 	ada.get("/usage?days=x").want(t, 400, "whole number")
 	ada.get("/usage.csv").want(t, 200, "caller,model,usage-model")
 	ada.get("/requests").want(t, 200, "story-model")
-	ada.get("/requests/req_1").want(t, 200, "story-model", "NOT_IN_CIRCLE", "Prompt sent", "<td>yes</td>")
+	ada.get("/requests/req_1").want(t, 200, "story-model", "NOT_IN_CIRCLE", "; prompt sent; ")
 	ada.get("/requests/req_2").want(t, 404)
 	ada.get("/nothing").want(t, 404, "no such page")
 

@@ -32,6 +32,12 @@ type usageData struct {
 // SinceName returns the first hour, day or week as text.
 func (d usageData) SinceName() string { return stepName(d.By, d.Since) }
 
+// SinceTime returns the start of the first hour, day or week.
+func (d usageData) SinceTime() time.Time {
+	at, _ := d.By.Parse(d.Since) // the API formatted it
+	return at
+}
+
 // SpanName returns the length of the span as text.
 func (d usageData) SpanName() string {
 	switch {
@@ -83,6 +89,12 @@ type usageBar struct {
 	Calls                 int64
 }
 
+// usageStep is the hour, day or week of a bar, for templates.
+type usageStep struct {
+	By api.Step
+	usageBar
+}
+
 // balance compares what the reader and another member used of each other's machines.
 type balance struct {
 	Member                 string
@@ -129,14 +141,20 @@ func (side usageSide) StepAt(day string) int64 {
 	return at.Unix()
 }
 
-// stepName returns an hour, day or week of the API as text for people.
+// StepTime returns the start of the row's step.
+func (side usageSide) StepTime(day string) time.Time { return time.Unix(side.StepAt(day), 0) }
+
+// Time returns the start of the bar's step.
+func (b usageBar) Time() time.Time { return time.Unix(b.At, 0) }
+
+// stepName returns an hour, day or week of the API as text for people, in UTC.
 func stepName(by api.Step, name string) string {
 	at, err := by.Parse(name)
 	switch {
 	case err != nil: // cannot happen
 		return name
 	case by == api.Hour:
-		return at.Format("2 Jan 15:04")
+		return at.Format("2 Jan 15:04 UTC")
 	case at.Year() != time.Now().UTC().Year():
 		return at.Format("2 Jan 2006")
 	}

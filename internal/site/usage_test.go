@@ -117,7 +117,7 @@ func testRequestPages(t *testing.T, tn *town) {
 	lost := account.Trace{CallID: "req_lost", MemberID: ada, Started: now, Mine: true, Caller: "ada", Status: 200, Code: account.Interrupted, Model: "m"}
 	check(t, tn.db.SaveTraces(t.Context(), []account.Trace{early, lost}, now))
 	b.get("/requests/req_early").want(t, 200, "The body exceeds 33554432 bytes.", "before any machine was looked for")
-	b.get("/requests/req_lost").want(t, 200, "The hub itself ended")
+	b.get("/requests/req_lost").want(t, 200, "The hub stopped before a machine was found.")
 	b.get("/requests/req_0007").want(t, 200, "served")
 }
 

@@ -77,11 +77,11 @@ func traceOfUsage(callID, memberID string, u query.UsageOfCallRow) account.Trace
 	switch u.Code {
 	case "":
 	case account.Interrupted:
-		try.Outcome = "not known: the hub stopped while the call ran"
+		try.Outcome = "was running it when the hub stopped"
 	case account.Cancelled:
-		try.Outcome = "the caller left while the call ran there"
+		try.Outcome = "was running it when the caller left"
 	default:
-		try.Outcome = "the call ended there: " + u.Code
+		try.Outcome = "ended it with " + u.Code
 	}
 	s.Tries = append(s.Tries, try)
 	return s

@@ -59,7 +59,7 @@ func testStories(t *testing.T, db *store.DB) {
 	mine := account.Trace{
 		CallID: "req_cut", MemberID: caller.ID, Started: cut.Started, Mine: true, Caller: caller.Name, Model: "m", Endpoint: "/v1/responses", Stream: true,
 		Code: account.Interrupted, WaitedMS: 2000, KeyID: "key_1",
-		Tries: []account.Attempt{{Machine: "attic", Owner: owner.Name, Via: "group", AfterMS: 2000, Outcome: "not known: the hub stopped while the call ran", Prompt: true}},
+		Tries: []account.Attempt{{Machine: "attic", Owner: owner.Name, Via: "group", AfterMS: 2000, Outcome: "was running it when the hub stopped", Prompt: true}},
 	}
 	same(t, get(db.Trace(ctx, "req_cut", caller.ID)), mine)
 	theirs := get(db.Trace(ctx, "req_end", owner.ID))

@@ -74,6 +74,14 @@ var checks = {
       `${e.scrollWidth} pixels wide in ${e.clientWidth}: ` + this.name(e));
   },
 
+  // spills finds text of a picture that leaves its box, left or right.
+  spills() {
+    return [...document.querySelectorAll("main svg text")].filter((e) => {
+      const text = e.getBBox(), box = e.parentElement.closest("svg");
+      return text.width > 0 && (text.x < -1 || text.x + text.width > (box.viewBox.baseVal?.width || box.width.baseVal.value) + 1);
+    }).map((e) => "leaves its box: " + this.name(e));
+  },
+
   // weight finds a page that is too heavy: what it and its parts take on the wire,
   // in KiB, also where the browser had them already.
   weight(page, scripts) {

@@ -18,10 +18,27 @@
     for (const time of root.querySelectorAll("time[datetime]")) {
       const at = new Date(time.dateTime);
       if (Number.isNaN(at.getTime())) continue;
+      if ("clock" in time.dataset) {
+        time.textContent = at.toTimeString().slice(0, 5);
+        continue;
+      }
       time.title = moment(at, true);
       if (!("ago" in time.dataset) || Math.abs(Date.now() - at) > week) time.textContent = moment(at);
     }
   }
+
+  // A field for a time is in the reader's zone, and sends UTC. Without a script it is UTC, and
+  // its label has the word.
+  for (const mark of document.querySelectorAll("[data-utc]")) {
+    const field = mark.parentElement.querySelector("input");
+    const at = new Date(field.value + "Z");
+    if (field.value) field.value = new Date(at - at.getTimezoneOffset() * 60_000).toISOString().slice(0, 16);
+    field.form.addEventListener("formdata", (event) => {
+      if (field.value) event.formData.set(field.name, new Date(field.value).toISOString());
+    });
+    mark.remove();
+  }
+  for (const zone of document.querySelectorAll("[data-zone]")) zone.textContent = Intl.DateTimeFormat().resolvedOptions().timeZone;
 
   // Updates relative times each minute while the page is open. The hub uses the same format.
   function age() {

@@ -31,14 +31,16 @@
     const lines = "rgba(128, 128, 128, 0.25)";
     const axis = { stroke: colour("--ink"), grid: { stroke: lines, width: 1 }, ticks: { stroke: lines, width: 1 } };
     const hourly = place.dataset.by === "hour", unit = hourly ? 3600 : 86400;
-    const day = (at) => new Date(at * 1000).getUTCDate() + " " + new Date(at * 1000).toLocaleString("en-US", { month: "short", timeZone: "UTC" });
-    const clock = (at) => new Date(at * 1000).toISOString().slice(11, 16);
+    // Hours are of the reader's zone; days and weeks are UTC.
+    const local = (at) => hourly ? new Date(at * 1000) : uPlot.tzDate(new Date(at * 1000), "UTC");
+    const day = (at) => local(at).getDate() + " " + local(at).toLocaleString("en-US", { month: "short" });
+    const clock = (at) => local(at).toTimeString().slice(0, 5);
     const name = (at) => hourly ? day(at) + " " + clock(at) : day(at);
     const brief = hourly ? clock : day;
     const short = new Intl.NumberFormat(undefined, { notation: "compact" });
     const data = numbers(place, table, view.columns);
     return new uPlot({
-      width: Math.max(place.clientWidth, 200), height: 200, tzDate: (at) => uPlot.tzDate(new Date(at * 1000), "UTC"),
+      width: Math.max(place.clientWidth, 200), height: 200, tzDate: local,
       scales: { y: { range: (_, low, high) => [0, Math.max(1, high)] } },
       axes: [{ ...axis, incrs: (hourly ? [1, 2, 6, 12, 24, 48] : [1, 2, 7, 14, 30, 60, 120]).map((n) => n * unit), values: (_, all) => all.map(brief) }, { ...axis, size: 56, values: (_, all) => all.map((n) => short.format(n)) }],
       series: [
