@@ -54,7 +54,8 @@ type UsageSide struct {
 // UsageSum is a sum over calls.
 type UsageSum struct {
 	Calls   int64 `json:"calls"`
-	Refused int64 `json:"refused"` // refused or broken off; a call that its caller stopped is not among them
+	Refused int64 `json:"refused"` // refused or broken off
+	Stopped int64 `json:"stopped"` // ended by their caller before the answer was complete
 	// Others is how many of these calls involved another member: calls on another member's
 	// machine, or another member's calls on one's own.
 	Others    int64 `json:"others"`
@@ -68,11 +69,17 @@ type UsageSum struct {
 	FirstP95MS int64 `json:"first_token_p95_ms,omitzero"`
 }
 
+// Served returns the number of calls that were completely served.
+func (s UsageSum) Served() int64 { return s.Calls - s.Refused - s.Stopped }
+
 // sumOf returns the sum for one UsageDay.
 func sumOf(d account.UsageDay) UsageSum {
 	sum := UsageSum{Calls: d.Calls, WaitedMS: d.Waited.Milliseconds(), TokensIn: d.TokensIn, TokensOut: d.TokensOut}
-	if account.Unserved(d.Code) {
+	switch {
+	case account.Unserved(d.Code):
 		sum.Refused = d.Calls
+	case d.Code != "":
+		sum.Stopped = d.Calls
 	}
 	if d.OwnerID != "" && d.OwnerID != d.MemberID {
 		sum.Others = d.Calls
@@ -83,6 +90,7 @@ func sumOf(d account.UsageDay) UsageSum {
 func (s *UsageSum) add(more UsageSum) {
 	s.Calls += more.Calls
 	s.Refused += more.Refused
+	s.Stopped += more.Stopped
 	s.Others += more.Others
 	s.WaitedMS += more.WaitedMS
 	s.TokensIn += more.TokensIn

@@ -170,19 +170,35 @@ func causeText(t *api.CallTrace) string {
 	return cause
 }
 
+// causeBrief is causeText for a line that names the model already.
+func causeBrief(t *api.CallTrace) string {
+	if n := len(t.Decisions); n > 0 && t.Decisions[n-1].Verdict == fleet.Refuse.String() {
+		if states := statesBrief(t.Decisions[n-1].Seen); states != "" {
+			return states + "."
+		}
+	}
+	return cmp.Or(causeText(t), t.Meaning)
+}
+
 // statesText describes the machines that a refused call for the model could have used; ""
 // if there were none.
 func statesText(model string, machines []account.StateCount) string {
+	states := statesBrief(machines)
+	if states == "" {
+		return ""
+	}
+	return fmt.Sprintf("No machine with `%s` took the call: %s.", model, states)
+}
+
+// statesBrief lists the machines in states that are known to prevent a call.
+func statesBrief(machines []account.StateCount) string {
 	var parts []string
 	for _, seen := range machines {
 		if _, known := stateWords[seen.State]; known {
 			parts = append(parts, seenWords(seen, past))
 		}
 	}
-	if len(parts) == 0 {
-		return ""
-	}
-	return fmt.Sprintf("No machine with `%s` took the call: %s.", model, strings.Join(parts, "; "))
+	return strings.Join(parts, "; ")
 }
 
 // stateWords explain why a machine is unavailable. {is} and {has} are replaced depending

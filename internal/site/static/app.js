@@ -21,6 +21,9 @@
       time.title = moment(at, true);
       if (!("ago" in time.dataset) || Math.abs(Date.now() - at) > week) time.textContent = moment(at);
     }
+    for (const title of root.querySelectorAll("title[data-at]")) { // of a bar: "14:00 UTC: 3 served"
+      title.textContent = moment(new Date(title.dataset.at * 1000)) + title.textContent.slice(title.textContent.indexOf(": "));
+    }
   }
 
   // Updates relative times each minute while the page is open. The hub uses the same format.
