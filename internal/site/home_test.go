@@ -191,3 +191,15 @@ func TestHasCalled(t *testing.T) {
 	record("req_2", "")
 	assert.Lacks(t, ada.get("/").want(t, 200).body, guide, "after a call")
 }
+
+// TestCauseBrief checks that a line of the first page holds the cause alone.
+func TestCauseBrief(t *testing.T) {
+	refused := api.TracedDecision{Decision: account.Decision{Verdict: "refuse", Seen: []account.StateCount{{Via: "own", State: "paused", Machines: 1}, {Via: "group", State: "busy", Machines: 2}}}}
+	for want, trace := range map[string]api.CallTrace{
+		"1 machine of yours was paused; 2 machines of your groups were busy.": {Trace: account.Trace{Code: "CASCADE_EXHAUSTED"}, Decisions: []api.TracedDecision{refused}},
+		"No machine you can use serves model \"a\".":                          {Trace: account.Trace{Code: "model_not_found", Message: "no machine you can use serves model \"a\"; send the id exactly as GET /v1/models lists it"}},
+		"It means this.": {Trace: account.Trace{Code: "machine_offline"}, Meaning: "It means this; and more."},
+	} {
+		assert.Equal(t, causeBrief(&trace), want)
+	}
+}

@@ -170,14 +170,15 @@ func causeText(t *api.CallTrace) string {
 	return cause
 }
 
-// causeBrief is causeText for a line that names the model already.
+// causeBrief is causeText for a line that names the model already, without what to do next.
 func causeBrief(t *api.CallTrace) string {
 	if n := len(t.Decisions); n > 0 && t.Decisions[n-1].Verdict == fleet.Refuse.String() {
 		if states := statesBrief(t.Decisions[n-1].Seen); states != "" {
 			return states + "."
 		}
 	}
-	return cmp.Or(causeText(t), t.Meaning)
+	cause, _, _ := strings.Cut(cmp.Or(causeText(t), t.Meaning), "; ")
+	return strings.TrimSuffix(cause, ".") + "."
 }
 
 // statesText describes the machines that a refused call for the model could have used; ""
