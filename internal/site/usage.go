@@ -178,11 +178,15 @@ const hubUsagePath = operatorPath + "/usage"
 func (s *Site) hubUsage(v *visit) (api.HubUsage, api.UsageSide, error) {
 	query := v.URL.Query()
 	usage, err := call(s, v, api.OperatorGetUsage, api.Span{Days: query.Get("days"), By: api.Step(query.Get("by"))})
-	side := api.UsageSide{Total: usage.Total, Models: usage.Models, Codes: usage.Codes}
+	return usage, api.UsageSide{Total: usage.Total, Models: usage.Models, Codes: usage.Codes, Days: stepsOf(usage)}, err
+}
+
+// stepsOf returns the sums of the hours, days or weeks.
+func stepsOf(usage api.HubUsage) (steps []api.UsageOfDay) {
 	for _, step := range usage.Steps {
-		side.Days = append(side.Days, step.UsageOfDay)
+		steps = append(steps, step.UsageOfDay)
 	}
-	return usage, side, err
+	return steps
 }
 
 // hubUsagePage handles GET /operator/usage.

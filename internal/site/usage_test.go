@@ -198,7 +198,7 @@ func TestOperatorPages(t *testing.T) {
 		assert.Equal(t, pages, 2, path)
 	}
 
-	op.get("/operator").want(t, 200, "none yet", fmt.Sprintf("%d members", many+4), fmt.Sprintf("1 of %d online", many+1))
+	op.get("/operator").want(t, 200, "none yet", fmt.Sprintf("of %d<", many+4), fmt.Sprintf(">1 of %d<", many+1))
 	file := t.TempDir() + "/copy.db"
 	_, err := tn.db.Backup(t.Context(), account.Backup{ID: "bak_1", At: time.Now(), File: file}, nil)
 	check(t, err)
