@@ -55,10 +55,11 @@ type UsageSide struct {
 type UsageSum struct {
 	Calls   int64 `json:"calls"`
 	Refused int64 `json:"refused"` // refused or broken off
-	Stopped int64 `json:"stopped"` // ended by their caller before the answer was complete
 	// Others is how many of these calls involved another member: calls on another member's
 	// machine, or another member's calls on one's own.
-	Others    int64 `json:"others"`
+	Others int64 `json:"others"`
+	// Stopped is how many their caller ended before the answer was complete.
+	Stopped   int64 `json:"stopped"`
 	WaitedMS  int64 `json:"waited_ms"`
 	TokensIn  int64 `json:"tokens_in"`
 	TokensOut int64 `json:"tokens_out"`
