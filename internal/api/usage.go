@@ -54,10 +54,12 @@ type UsageSide struct {
 // UsageSum is a sum over calls.
 type UsageSum struct {
 	Calls   int64 `json:"calls"`
-	Refused int64 `json:"refused"` // refused or broken off; a call that its caller stopped is not among them
+	Refused int64 `json:"refused"` // refused or broken off
 	// Others is how many of these calls involved another member: calls on another member's
 	// machine, or another member's calls on one's own.
-	Others    int64 `json:"others"`
+	Others int64 `json:"others"`
+	// Stopped is how many their caller ended before the answer was complete.
+	Stopped   int64 `json:"stopped"`
 	WaitedMS  int64 `json:"waited_ms"`
 	TokensIn  int64 `json:"tokens_in"`
 	TokensOut int64 `json:"tokens_out"`
@@ -68,11 +70,17 @@ type UsageSum struct {
 	FirstP95MS int64 `json:"first_token_p95_ms,omitzero"`
 }
 
+// Served returns the number of calls that were completely served.
+func (s UsageSum) Served() int64 { return s.Calls - s.Refused - s.Stopped }
+
 // sumOf returns the sum for one UsageDay.
 func sumOf(d account.UsageDay) UsageSum {
 	sum := UsageSum{Calls: d.Calls, WaitedMS: d.Waited.Milliseconds(), TokensIn: d.TokensIn, TokensOut: d.TokensOut}
-	if account.Unserved(d.Code) {
+	switch {
+	case account.Unserved(d.Code):
 		sum.Refused = d.Calls
+	case d.Code != "":
+		sum.Stopped = d.Calls
 	}
 	if d.OwnerID != "" && d.OwnerID != d.MemberID {
 		sum.Others = d.Calls
@@ -83,6 +91,7 @@ func sumOf(d account.UsageDay) UsageSum {
 func (s *UsageSum) add(more UsageSum) {
 	s.Calls += more.Calls
 	s.Refused += more.Refused
+	s.Stopped += more.Stopped
 	s.Others += more.Others
 	s.WaitedMS += more.WaitedMS
 	s.TokensIn += more.TokensIn

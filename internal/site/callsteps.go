@@ -279,18 +279,37 @@ func stopText(t *api.CallTrace) string {
 // statesText describes the machines that a refused call could have used; "" if there were
 // none.
 func statesText(t *api.CallTrace, machines []account.StateCount) string {
+	states, within := statesBrief(machines), ""
+	if states == "" {
+		return ""
+	}
+	if t.WaitedMS > 0 {
+		within = " within " + duration(t.WaitedMS)
+	}
+	return fmt.Sprintf("no machine with `%s` took the call%s: %s", t.Model, within, states)
+}
+
+// statesBrief lists the machines in states that are known to prevent a call.
+func statesBrief(machines []account.StateCount) string {
 	var parts []string
 	for _, seen := range machines {
 		if _, known := stateWords[seen.State]; known {
 			parts = append(parts, seenWords(seen, past))
 		}
 	}
-	if len(parts) == 0 {
-		return ""
+	return strings.Join(parts, "; ")
+}
+
+// causeBrief explains why a call was not served, for a line that names its model already,
+// without what to do next.
+func causeBrief(t *api.CallTrace) string {
+	var last api.TracedDecision
+	if n := len(t.Decisions); n > 0 && t.Decisions[n-1].Verdict == fleet.Refuse.String() {
+		last = t.Decisions[n-1]
 	}
-	within := ""
-	if t.WaitedMS > 0 {
-		within = " within " + duration(t.WaitedMS)
+	if states := statesBrief(last.Seen); states != "" {
+		return sentence(states)
 	}
-	return fmt.Sprintf("no machine with `%s` took the call%s: %s", t.Model, within, strings.Join(parts, "; "))
+	cause, _, _ := strings.Cut(cmp.Or(t.Message, last.Reason, t.Meaning), "; ")
+	return sentence(strings.TrimSuffix(cause, "."))
 }

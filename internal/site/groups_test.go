@@ -137,7 +137,7 @@ func testInvitationPages(t *testing.T, tn *town) {
 		ada.post("/groups/invite", "group", "lab", "member", " bob ").goes(t, "/access")
 		ada.get("/access").want(t, 200, "bob is invited, and is in the group after accepting", `aria-label="Withdraw the invitation of bob to lab"`)
 		bob.get("/models").want(t, 200, `aria-label="1 new"`)
-		bob.get("/").want(t, 200, "1 new notice<")
+		bob.get("/").want(t, 200, "1 new notice.<")
 		bob.get("/notices").want(t, 200, "ada invites you to the group lab: accept or decline.", `href="/access"`)
 		bob.get("/access").want(t, 200, "<strong>ada</strong> invites you to <strong>lab</strong>, an org of 1 member", `aria-label="Accept the invitation to lab"`)
 		switch answer {
@@ -153,7 +153,7 @@ func testInvitationPages(t *testing.T, tn *town) {
 			bob.get("/access").want(t, 200, map[string]string{"accept": "You are in the group: its members reach your machines", "decline": "Declined: nothing is shared"}[answer])
 		}
 		if answer == "accept" {
-			bob.get("/").want(t, 200, "1 new notice<")
+			bob.get("/").want(t, 200, "1 new notice.<")
 			bob.get("/notices").want(t, 200, "You joined lab.")
 		} else {
 			quiet(bob, "/")

@@ -12,11 +12,14 @@ import (
 	"github.com/kith/kith/internal/fleet"
 )
 
-// homeDays is the number of days in the first page's chart of calls.
-const homeDays = 14
-
-// mostRefusals is the number of refusals that the first page lists.
-const mostRefusals = 5
+// mostRefusals is the number of refusals that the first page lists. mostMachines is the
+// number of machines that it lists, and mostConcerns the number of unavailable ones that it
+// mentions individually.
+const (
+	mostRefusals = 5
+	mostMachines = 8
+	mostConcerns = 3
+)
 
 // homeData is the content of / for a member.
 type homeData struct {
@@ -24,13 +27,16 @@ type homeData struct {
 	Done      int
 	Keys      int // not revoked
 	Models    int
-	Calls     int64      // today
-	Chart     usageChart // of the last homeDays
+	Online    int        // machines
+	Chart     usageChart // of the last 24 hours
 	Machines  []api.Machine
 	Live      liveContent
 	Attention []concern
 	Refusals  []refusal
 }
+
+// Listed returns the machines that the page lists.
+func (d homeData) Listed() []api.Machine { return d.Machines[:min(len(d.Machines), mostMachines)] }
 
 // refusal is a refused call, and the number of consecutive calls for its model that were
 // refused with the same code.
@@ -40,16 +46,6 @@ type refusal struct {
 	Times int
 }
 
-// mostMachines is the number of machines that the first page lists. mostConcerns is the
-// number of unavailable machines that it mentions individually.
-const (
-	mostMachines = 8
-	mostConcerns = 3
-)
-
-// Listed returns the machines that the page lists.
-func (d homeData) Listed() []api.Machine { return d.Machines[:min(len(d.Machines), mostMachines)] }
-
 // step is one line of the checklist for a new member.
 type step struct {
 	Text, Help string
@@ -58,8 +54,11 @@ type step struct {
 	Optional   bool // not needed to complete the list
 }
 
-// concern is a problem that needs the member's attention, and the page to fix it.
-type concern struct{ Text, Href string }
+// concern is a problem that needs the member's attention, and what the member can do.
+type concern struct {
+	Text string
+	Do   remedy
+}
 
 func (s *Site) home(v *visit) (reply, error) {
 	if v.me.ID == "" {
@@ -72,7 +71,7 @@ func (s *Site) home(v *visit) (reply, error) {
 	invites, noInvites := call(s, v, api.ListInvites, api.None{})
 	groups, noGroups := call(s, v, api.ListGroups, api.None{})
 	requests, noRequests := call(s, v, api.ListRequests, api.RequestFilter{})
-	usage, noUsage := call(s, v, api.GetUsage, api.Span{Days: fmt.Sprint(homeDays)})
+	usage, noUsage := call(s, v, api.GetUsage, api.Span{By: api.Hour})
 	if err := cmp.Or(noKeys, noMachines, noModels, noShares, noInvites, noGroups, noRequests, noUsage); err != nil {
 		return reply{}, err
 	}
@@ -87,7 +86,11 @@ func (s *Site) home(v *visit) (reply, error) {
 			data.Keys++
 		}
 	}
-	data.Calls = data.Chart.Last().Calls
+	for _, m := range machines.Data {
+		if m.Online {
+			data.Online++
+		}
+	}
 	for _, t := range requests.Data {
 		if !t.Mine || !account.Unserved(t.Code) {
 			continue
@@ -100,15 +103,17 @@ func (s *Site) home(v *visit) (reply, error) {
 			if err != nil { // it was just deleted; a listing has no decisions
 				trace = api.CallTrace{Trace: t, Meaning: api.Meaning(t.Code)}
 			}
-			data.Refusals = append(data.Refusals, refusal{t, causeText(&trace), 1})
+			data.Refusals = append(data.Refusals, refusal{t, causeBrief(&trace), 1})
 		}
 	}
-	called := usage.As.Total.Calls > usage.As.Total.Refused ||
-		slices.ContainsFunc(requests.Data, func(t account.Trace) bool { return t.Mine && t.Code == "" })
+	called, err := s.hasCalled(v, usage.As.Total)
+	if err != nil {
+		return reply{}, err
+	}
 	invited := len(invites.Data) > 0 ||
 		slices.ContainsFunc(shares.Data, func(sh api.Share) bool { return sh.Direction == "given" }) ||
 		slices.ContainsFunc(groups.Data, func(g api.Group) bool { return g.In && g.Size > 1 })
-	data.Steps = steps(len(models.Data), len(machines.Data), shares.Data, data.Keys > 0, called, invited)
+	data.Steps = steps(models.Data, len(machines.Data), shares.Data, data.Keys > 0, called, invited)
 	for _, st := range data.Steps {
 		if st.Done {
 			data.Done++
@@ -120,25 +125,52 @@ func (s *Site) home(v *visit) (reply, error) {
 	return reply{page: "home", title: "Home", data: data}, nil
 }
 
-// steps returns the checklist for a new member. If a member has no machine and uses those
-// of others, connecting one is optional and comes last.
-func steps(models, machines int, shares []api.Share, hasKey, called, invited bool) []step {
+// hasCalled reports whether the member made a call in the last year that was served, or
+// stopped while it was. today is the usage of the last 24 hours.
+func (s *Site) hasCalled(v *visit, today api.UsageSum) (bool, error) {
+	if today.Calls > today.Refused {
+		return true, nil
+	}
+	year, err := call(s, v, api.GetUsage, api.Span{Days: "366", By: api.Week})
+	return year.As.Total.Calls > year.As.Total.Refused, err
+}
+
+// steps returns the checklist for a new member. A member who has no machine, and uses those
+// of others, chats with a model first; connecting a machine is optional and comes last.
+func steps(models []api.Model, machines int, shares []api.Share, hasKey, called, invited bool) []step {
 	connect := step{Text: "Connect a machine", Help: "Install kith on a computer that runs models, and sign it in.",
 		Href: "/machines#connect", Do: "Connect", Done: machines > 0}
-	reach := reachStep(models, machines, shares)
-	first := []step{
-		{Text: "Create a key", Help: "It lets a program call models in your name, with lines to paste.",
-			Href: "/applications#create", Do: "Create a key", Done: hasKey},
-		{Text: "Make a first call", Help: "From a program, or here.", Href: "/try", Do: "Chat", Done: called},
-	}
-	if machines == 0 && (models > 0 || receives(shares) >= 0) {
+	reach := reachStep(len(models), machines, shares)
+	key := step{Text: "Create a key", Help: "It lets a program call models in your name, with lines to paste.",
+		Href: "/applications#create", Do: "Create a key", Done: hasKey}
+	chat := step{Text: "Make a first call", Help: "From a program, or here.", Href: "/try", Do: "Chat", Done: called}
+	if machines == 0 && (len(models) > 0 || receives(shares) >= 0) {
 		connect.Optional, connect.Help = true,
 			"Only to run models yourself: the machines of others serve you without it."
-		return slices.Concat([]step{reach}, first, []step{connect})
+		return []step{reach, chatStep(chat, models), key, connect}
 	}
 	invite := step{Text: "Invite someone", Help: "They can then use your machines, within limits that you set.",
 		Href: "/access#invite-person", Do: "Invite", Done: invited}
-	return slices.Concat([]step{connect, reach}, first, []step{invite})
+	return []step{connect, reach, key, chat, invite}
+}
+
+// chatStep returns the step to make a first call, with the model of another member that Chat
+// would choose.
+func chatStep(chat step, models []api.Model) step {
+	first := api.FirstChoice(models)
+	if first == nil {
+		if len(models) > 0 {
+			chat.Help = "No model that answers chats is ready now. Chat lists those that come back."
+		}
+		return chat
+	}
+	chat.Text = fmt.Sprintf("Chat with %s's `%s`", first.Owner, first.ID)
+	chat.Help = "Here on the site, without a key. The owner of the machine that answers could read it."
+	if first.Availability != "ready" {
+		chat.Help += " It is busy now: you wait in line for it."
+	}
+	chat.Href = "/try?model=" + url.QueryEscape(string(first.ID))
+	return chat
 }
 
 // receives returns the index of the first share that lets the member use machines, or -1.
@@ -179,25 +211,27 @@ func (s *Site) canSignIn(v *visit) bool {
 // and for an operator the state of the hub.
 func (s *Site) concerns(v *visit, machines []api.Machine, now time.Time) (all []concern) {
 	if !s.canSignIn(v) {
-		all = append(all, concern{"You cannot sign in again yet: set a password.", "/account"})
+		all = append(all, concern{"You cannot sign in again yet: set a password.",
+			remedy{Text: "Set a password", Href: "/account"}})
 	}
 	var idle []concern
 	for _, m := range machines {
-		at := "/machines/" + m.ID
+		see := remedy{Text: "View", Href: "/machines/" + m.ID}
 		switch {
 		case !m.Online && m.LastSeen.IsZero():
-			idle = append(idle, concern{m.Name + " has never connected.", at})
+			idle = append(idle, concern{m.Name + " has never connected.", remedy{Text: "Connect", Href: "/machines#connect"}})
 		case !m.Online:
-			idle = append(idle, concern{m.Name + " is offline, last seen " + ago(m.LastSeen, now) + ".", at})
+			idle = append(idle, concern{m.Name + " is offline, last seen " + ago(m.LastSeen, now) + ".", see})
 		case m.Paused:
-			idle = append(idle, concern{m.Name + " is paused.", at})
+			idle = append(idle, concern{m.Name + " is paused.", remedy{Text: "Resume", Resume: m.ID}})
 		case len(m.Models) == 0:
-			idle = append(idle, concern{m.Name + " has no model: `kith pull` there fetches one.", at})
+			idle = append(idle, concern{m.Name + " has no model: `kith pull` there fetches one.",
+				remedy{Text: "Pull a model", Href: see.Href + "#files-title"}})
 		}
 	}
 	if len(idle) > mostConcerns+1 {
-		more := concern{api.Number(len(idle)-mostConcerns) +
-			" more of your machines are offline or paused, or have no model.", "/machines"}
+		more := concern{api.Number(len(idle)-mostConcerns) + " more of your machines are offline or paused, or have no model.",
+			remedy{Text: "View all", Href: "/machines"}}
 		idle = append(idle[:mostConcerns], more)
 	}
 	all = append(all, idle...)
@@ -206,11 +240,13 @@ func (s *Site) concerns(v *visit, machines []api.Machine, now time.Time) (all []
 	}
 	for _, part := range s.Health(v.Context()) {
 		if !part.Good {
-			all = append(all, concern{part.Name + " of this hub does not work.", operatorPath})
+			all = append(all, concern{part.Name + " of this hub does not work.",
+				remedy{Text: "View", Href: operatorPath}})
 		}
 	}
 	if backups, err := s.Backups(v.Context(), now); err != nil || len(backups.Due) > 0 {
-		all = append(all, concern{"No backup of the hub succeeded in the last 7 days.", operatorPath})
+		all = append(all, concern{"No backup of the hub succeeded in the last 7 days.",
+			remedy{Text: "View", Href: operatorPath + "#backup-title"}})
 	}
 	return all
 }
@@ -231,11 +267,12 @@ func (s *Site) spent(v *visit, shares []api.Share, now time.Time) (all []concern
 			calls = "1 call"
 		}
 		if sh.Direction == "given" {
-			all = append(all, concern{fmt.Sprintf("%s has used up the %s that you allow a day.", sh.With, calls), accessPath + "?member=" + url.QueryEscape(sh.With)})
+			all = append(all, concern{fmt.Sprintf("%s has used up the %s that you allow a day.", sh.With, calls),
+				remedy{Text: "Change", Href: accessPath + "?member=" + url.QueryEscape(sh.With)}})
 		} else {
 			all = append(all,
 				concern{fmt.Sprintf("You have used up the %s a day that %s allows you, until 00:00 UTC.",
-					calls, sh.Owner), accessPath})
+					calls, sh.Owner), remedy{Text: "View", Href: accessPath}})
 		}
 	}
 	return all

@@ -22,7 +22,10 @@ func TestHome(t *testing.T) {
 	ada.post("/applications", "name", "k", "reach", "own").goes(t, newKeyPath)
 	good[anything](tn.world, "ada", "POST", "/api/invites", "")
 	tn.history()
-	ada.get("/").want(t, 200, "Calls, last 14 days", "Newest refusals", "Not shared with you", "<code>NOT_IN_CIRCLE</code>", "figcaption")
+	page := ada.get("/").want(t, 200, "Calls, last 24 hours", "Newest refusals", `title="Not shared with you: 1 machine of yours was offline."`, "1 refused or broken off</span>",
+		"of=day", `<a href="/requests?outcome=refused">`)
+	first, second := strings.Index(page.body, `id="attention"`), strings.Index(page.body, `id="calls-title"`)
+	assert.That(t, first < second, "on a phone the calls come before what needs attention")
 }
 
 // TestManyMachines checks that the first page and the lists of access name a few of many
@@ -34,7 +37,7 @@ func TestManyMachines(t *testing.T) {
 		check(t, tn.db.CreateMachine(t.Context(), m))
 	}
 	page := tn.as("ada").get("/").want(t, 200, "more of your machines are offline or paused", "All 31 machines")
-	if n := strings.Count(page.body, "has never connected"); n > mostConcerns {
+	if n := strings.Count(page.body, "has never connected.</span>"); n > mostConcerns {
 		t.Errorf("%d machines are named, want %d at most", n, mostConcerns)
 	}
 	names := []string{"a", "b", "c", "d", "e"}
@@ -93,16 +96,27 @@ func TestNear(t *testing.T) {
 	}
 }
 
-// A chart of calls has a bar for each day, and its numbers as text.
+// A chart of calls has a bar for each step, divided by outcome. A part with few calls is high
+// enough to be seen.
 func TestChart(t *testing.T) {
 	now := time.Date(time.Now().Year(), 11, 22, 1, 0, 0, 0, time.UTC)
 	day := func(n int) string { return now.AddDate(0, 0, n).Format(time.DateOnly) }
-	got := chartOf(api.UsagePage{By: api.Day, Since: day(-13)}, []api.UsageOfDay{{Day: day(-1), UsageSum: api.UsageSum{Calls: 80, Refused: 20}}, {Day: day(0), UsageSum: api.UsageSum{Calls: 20}}}, now)
-	before, last := got.Bars[len(got.Bars)-2], got.Last()
-	if len(got.Bars) != homeDays || last.Name != "22 Nov" || last.Height != 10 || last.Y != 30 || before.Height != 40 || before.Y != 0 || before.Refused != 10 || !got.First().None || got.First().Height != 2 {
-		t.Errorf("the bars are %+v", got.Bars)
+	got := chartOf(api.UsagePage{By: api.Day, Since: day(-13)}, []api.UsageOfDay{
+		{Day: day(-2), UsageSum: api.UsageSum{Calls: 8000, Refused: 1, Stopped: 1}},
+		{Day: day(-1), UsageSum: api.UsageSum{Calls: 4000, Refused: 1000, Stopped: 2000}},
+		{Day: day(0), UsageSum: api.UsageSum{Calls: 1}},
+	}, now)
+	assert.Equal(t, len(got.Bars), 14, "bars")
+	for i, want := range map[int][]barPart{
+		0: nil, 13: {{"served", 98, 2}},
+		11: {{"refused", 98, 2}, {"stopped", 96, 2}, {"served", 0, 96}},
+		12: {{"refused", 88, 12}, {"stopped", 63, 25}, {"served", 50, 13}},
+	} {
+		assert.Same(t, got.Bars[i].Parts, want)
 	}
-	if got.First().Name != "9 Nov" || got.Total != 100 || got.Refused != 20 || got.Most.Name != "21 Nov" || got.Most.Calls != 80 {
+	most := barParts(api.UsageSum{Calls: 10000, Refused: 9998, Stopped: 1}, 10000)
+	assert.Same(t, most, []barPart{{"refused", 1, 99}, {"stopped", -1, 2}, {"served", -3, 2}})
+	if got.First().Name != "9 Nov" || got.Last().Name != "22 Nov" || got.Total != (api.UsageSum{Calls: 12001, Refused: 1001, Stopped: 2001}) || got.Most.Name != "20 Nov" {
 		t.Errorf("the numbers are %+v", got)
 	}
 	for name, want := range map[string]string{"2020-02-03T04:00": "3 Feb 04:00 UTC", "2020-02-03": "3 Feb 2020"} {
@@ -114,20 +128,27 @@ func TestChart(t *testing.T) {
 	}
 }
 
-// TestSteps checks that for a member who uses others' machines a key comes first and an
-// own machine is optional, and that a member with a machine is guided to invite someone.
+// TestSteps checks that a member who uses others' machines chats with one of their models
+// first and an own machine is optional, and that a member with a machine is guided to invite
+// someone.
 func TestSteps(t *testing.T) {
 	shares := []api.Share{{Direction: "received", Owner: "eve"}}
+	model := func(availability string) []api.Model {
+		return []api.Model{{ID: "tiny", Chat: true, Owner: "eve", Via: "shared", Availability: availability}}
+	}
+	const alone = "Connect a machine, Reach a model, Create a key, Make a first call, Invite someone"
 	for name, test := range map[string]struct {
-		models, machines int
-		shares           []api.Share
-		want             string
+		models   []api.Model
+		machines int
+		shares   []api.Share
+		want     string
 	}{
-		"nothing yet":       {want: "Connect a machine, Reach a model, Create a key, Make a first call, Invite someone"},
-		"a machine":         {machines: 1, models: 1, want: "Connect a machine, Reach a model, Create a key, Make a first call, Invite someone"},
-		"an invite":         {models: 1, shares: shares, want: "Reach a model, Create a key, Make a first call, Connect a machine (optional)"},
-		"a share, no model": {shares: shares, want: "Reach a model, Create a key, Make a first call, Connect a machine (optional)"},
-		"a group":           {models: 3, want: "Reach a model, Create a key, Make a first call, Connect a machine (optional)"},
+		"nothing yet":         {want: alone},
+		"a machine":           {machines: 1, models: model("ready"), want: alone},
+		"an invite":           {models: model("ready"), shares: shares, want: "Reach a model, Chat with eve's `tiny`, Create a key, Connect a machine (optional)"},
+		"a share, no model":   {shares: shares, want: "Reach a model, Make a first call, Create a key, Connect a machine (optional)"},
+		"a share, none ready": {models: model("offline"), shares: shares, want: "Reach a model, Make a first call, Create a key, Connect a machine (optional)"},
+		"a group":             {models: model("busy"), want: "Reach a model, Chat with eve's `tiny`, Create a key, Connect a machine (optional)"},
 	} {
 		var got []string
 		for _, st := range steps(test.models, test.machines, test.shares, false, false, false) {
@@ -137,5 +158,48 @@ func TestSteps(t *testing.T) {
 			got = append(got, st.Text)
 		}
 		assert.Equal(t, strings.Join(got, ", "), test.want, name)
+	}
+	for availability, want := range map[string]string{"ready": "without a key", "busy": "It is busy now", "offline": "No model that answers chats is ready now"} {
+		got := chatStep(step{Href: "/try"}, model(availability))
+		assert.Contains(t, got.Help, want, availability)
+		assert.Equal(t, got.Href == "/try", availability == "offline", availability, "leads to no model")
+	}
+}
+
+// TestConcerns checks that each problem has a button for what can be done about it.
+func TestConcerns(t *testing.T) {
+	tn := newTown(t, nil)
+	ada := tn.as("ada")
+	box := tn.box()
+	box.Paused = true
+	page := ada.get("/").want(t, 200, "box is paused.", `aria-label="Resume: box is paused."`, "You cannot sign in again yet: set a password.", `aria-label="Set a password: `)
+	assert.Contains(t, page.body, `<input type="hidden" name="machine" value="`+tn.machine.ID+`">`)
+	box.Paused, box.Offers = false, nil
+	ada.get("/").want(t, 200, "box has no model", `href="/machines/`+tn.machine.ID+`#files-title"`)
+}
+
+// TestHasCalled checks that a member who made no call for months is not guided to a first one.
+func TestHasCalled(t *testing.T) {
+	tn := newTown(t, nil)
+	ada, long := tn.as("ada"), time.Now().AddDate(0, -6, 0)
+	const guide = "<strong>Make a first call</strong>"
+	record := func(id, code string) {
+		check(t, tn.db.RecordUsage(t.Context(), []account.Usage{{CallID: id, Attempt: 1, Started: long, MemberID: tn.members["ada"].ID, Model: "m", Code: code}}))
+	}
+	record("req_1", "NOT_IN_CIRCLE")
+	ada.get("/").want(t, 200, guide)
+	record("req_2", "")
+	assert.Lacks(t, ada.get("/").want(t, 200).body, guide, "after a call")
+}
+
+// TestCauseBrief checks that a line of the first page holds the cause alone.
+func TestCauseBrief(t *testing.T) {
+	refused := api.TracedDecision{Decision: account.Decision{Verdict: "refuse", Seen: []account.StateCount{{Via: "own", State: "paused", Machines: 1}, {Via: "group", State: "busy", Machines: 2}}}}
+	for want, trace := range map[string]api.CallTrace{
+		"1 machine of yours was paused; 2 machines of your groups were busy.": {Trace: account.Trace{Code: "CASCADE_EXHAUSTED"}, Decisions: []api.TracedDecision{refused}},
+		"No machine you can use serves model \"a\".":                          {Trace: account.Trace{Code: "model_not_found", Message: "no machine you can use serves model \"a\"; send the id exactly as GET /v1/models lists it"}},
+		"It means this.": {Trace: account.Trace{Code: "machine_offline"}, Meaning: "It means this; and more."},
+	} {
+		assert.Equal(t, causeBrief(&trace), want)
 	}
 }

@@ -87,7 +87,7 @@ func TestMachineUse(t *testing.T) {
 	check(t, tn.db.RecordUsage(t.Context(), []account.Usage{
 		call("req_1", "bob", 0), call("req_2", "bob", 0), call("req_3", "bob", 20*24*time.Hour), call("req_4", "ada", 20*24*time.Hour), another, call("req_6", "eve", 40*24*time.Hour),
 	}))
-	page := tn.as("ada").get("/machines/"+tn.machine.ID).want(t, 200, "<figcaption>2 calls; most at",
+	page := tn.as("ada").get("/machines/"+tn.machine.ID).want(t, 200, "2 served</span>",
 		`<th scope="row">bob</th><td class="n">2</td><td class="n">3</td><td class="n">9 in, 3,702 out</td>`, `<th scope="row">you</th><td class="n">0</td><td class="n">1</td>`)
 	assert.Lacks(t, page.body, ">eve<", "a call of 40 days ago is among those of 30")
 }

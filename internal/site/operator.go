@@ -2,6 +2,7 @@ package site
 
 import (
 	"cmp"
+	"fmt"
 	"net/url"
 	"slices"
 	"strings"
@@ -27,8 +28,50 @@ type operatorData struct {
 	Region                              string
 	Nodes                               []api.Node
 	BusyClients                         []BusyClient
+	Chart                               usageChart // of the last 24 hours
+	Active                              int64      // members who made calls in them
+	Recent                              recentCalls
+	Capacity                            capacity
 	api.Backups
 }
+
+// recentCalls are the calls of all members in this hour and the one before, which began
+// Minutes ago.
+type recentCalls struct {
+	api.UsageSum
+	Minutes int64
+}
+
+// Rate returns the number of calls a minute.
+func (r recentCalls) Rate() string {
+	if rate := float64(r.Calls) / float64(r.Minutes); rate < 10 {
+		return fmt.Sprintf("%.1f", rate)
+	}
+	return api.Number(r.Calls / r.Minutes)
+}
+
+// ErrorRate returns the part of the calls that were refused or broken off, in percent.
+func (r recentCalls) ErrorRate() string {
+	if r.Calls == 0 {
+		return "–"
+	}
+	return fmt.Sprintf("%.1f %%", 100*float64(r.Refused)/float64(r.Calls))
+}
+
+// recent sums the last two bars of a chart of hours.
+func recent(c usageChart, now time.Time) recentCalls {
+	bars := c.Bars[len(c.Bars)-2:]
+	sum := recentCalls{Minutes: max(1, int64(now.Sub(bars[0].At).Minutes()))}
+	for _, b := range bars {
+		sum.Calls += b.Sum.Calls
+		sum.Refused += b.Sum.Refused
+	}
+	return sum
+}
+
+// capacity is how many slots the machines that are online have, and how many of these are in
+// use. It leaves out machines without a limit of slots.
+type capacity struct{ Used, Slots int }
 
 func (s *Site) operatorData(v *visit) (data operatorData, err error) {
 	data = operatorData{Parts: s.Health(v.Context()), Limits: s.Limits(), BusyClients: s.BusyClients(), Region: s.Region}
@@ -41,12 +84,23 @@ func (s *Site) operatorData(v *visit) (data operatorData, err error) {
 	if data.Machines, err = s.DB.CountMachines(v.Context()); err != nil {
 		return data, err
 	}
-	if data.Backups, err = s.Backups(v.Context(), s.DB.Now()); err != nil {
+	now := s.DB.Now()
+	if data.Backups, err = s.Backups(v.Context(), now); err != nil {
 		return data, err
 	}
+	usage, err := call(s, v, api.OperatorGetUsage, api.Span{By: api.Hour})
+	if err != nil {
+		return data, err
+	}
+	data.Chart = chartOf(api.UsagePage{By: usage.By, Since: usage.Since}, stepsOf(usage), now)
+	data.Active, data.Recent = usage.Members, recent(data.Chart, now)
 	for m := range s.Snapshot().Machines() {
 		if m.Online {
 			data.Online++
+		}
+		if m.Online && m.Slots > 0 {
+			data.Capacity.Used += m.Load.Used()
+			data.Capacity.Slots += m.Slots
 		}
 	}
 	return data, nil
@@ -74,7 +128,7 @@ func (s *Site) drainQuestion(v *visit) (question, error) {
 
 // membersData is the content of /operator/members.
 type membersData struct {
-	Members  []account.Member
+	Members  []memberLine
 	Next     string // parameter before of the next page; empty: this is the last
 	Name     string // the search text
 	NeedsOld bool   // creating a link requires the operator's own password
@@ -82,6 +136,13 @@ type membersData struct {
 	// be New.
 	Link, For string
 	New       bool
+}
+
+// memberLine is one member of the hub.
+type memberLine struct {
+	account.Member
+	Machines int
+	Active   time.Time // when the member last used the site, a key or a model
 }
 
 func (s *Site) membersData(v *visit) (membersData, error) {
@@ -92,8 +153,13 @@ func (s *Site) membersData(v *visit) (membersData, error) {
 	}
 	place := func(m account.Member) account.Place { return account.Place{At: m.Created, ID: m.ID} }
 	shown := func(m account.Member) bool { return api.Finds(search, m.Name) }
-	var err error
-	data.Members, data.Next, err = api.Paged(v.URL.Query().Get("before"), mostListed, only(shown, find, place), place)
+	members, next, err := api.Paged(v.URL.Query().Get("before"), mostListed, only(shown, find, place), place)
+	data.Next = next
+	for i := 0; err == nil && i < len(members); i++ {
+		line := memberLine{Member: members[i]}
+		line.Machines, line.Active, err = s.DB.MemberActivity(v.Context(), line.ID)
+		data.Members = append(data.Members, line)
+	}
 	own, noAccount := s.accountData(v)
 	data.NeedsOld = own.NeedsOld
 	return data, cmp.Or(err, noAccount)
@@ -243,6 +309,7 @@ func (s *Site) linkMember(v *visit) (reply, error) {
 type machineLine struct {
 	ID, Name, Owner   string
 	Online, Revoked   bool
+	State, Tone       string // if it is online
 	Models, Slots     int
 	Created, LastSeen time.Time
 }
@@ -263,7 +330,7 @@ func (s *Site) allMachines(v *visit) (allMachinesData, error) {
 	place := func(m machineLine) account.Place { return account.Place{At: m.Created, ID: m.ID} }
 	if !data.Rest {
 		var err error
-		data.Machines, data.Next, err = api.Paged(before, mostListed, onlineMachines(snapshot, search), place)
+		data.Machines, data.Next, err = api.Paged(before, mostListed, s.onlineMachines(snapshot, search), place)
 		if err != nil || data.Next != "" {
 			return data, err
 		}
@@ -288,7 +355,7 @@ func (s *Site) allMachines(v *visit) (allMachinesData, error) {
 
 // onlineMachines returns a function that lists the machines that are online and that the
 // search finds, newest first.
-func onlineMachines(snapshot *fleet.Snapshot, search string) func(from account.Place, most int) ([]machineLine, error) {
+func (s *Site) onlineMachines(snapshot *fleet.Snapshot, search string) func(from account.Place, most int) ([]machineLine, error) {
 	order := func(at time.Time, id string, from account.Place) int {
 		return cmp.Or(from.At.Compare(at), strings.Compare(from.ID, id))
 	}
@@ -303,7 +370,13 @@ func onlineMachines(snapshot *fleet.Snapshot, search string) func(from account.P
 		slices.SortFunc(all, func(a, b machineLine) int {
 			return order(a.Created, a.ID, account.Place{At: b.Created, ID: b.ID})
 		})
-		return all[:min(most, len(all))], nil
+		all = all[:min(most, len(all))]
+		for i := range all {
+			live := s.LiveMachine(snapshot.Machine(fleet.MachineID(all[i].ID)), s.DB.Now())
+			state := machineState(&live)
+			all[i].State, all[i].Tone = state.text, state.tone
+		}
+		return all, nil
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/kith/kith/internal/account"
+	"github.com/kith/kith/internal/api"
 	"github.com/kith/kith/internal/assert"
 )
 
@@ -42,8 +43,8 @@ func testOperator(t *testing.T, tn *town) {
 	if page := bob.get("/").want(t, 200); strings.Contains(page.body, "/operator") {
 		t.Error("a member is told of the operator's pages")
 	}
-	op.get("/operator").want(t, 200, "4 members", "1 of 1 online", "Database", "not OK", "50 a second")
-	op.get("/operator/machines").want(t, 200, "box", "ada", "online", "<td>now</td>")
+	op.get("/operator").want(t, 200, "of 4<", ">1 of 1<", "Database", "not OK", "50 a second")
+	op.get("/operator/machines").want(t, 200, "box", "ada", "ready", "<td>now</td>")
 	op.get("/operator/machines?name=zzz").want(t, 200, "None of that name")
 	op.get("/operator/audit").want(t, 200, "Nothing yet")
 	op.get("/operator/audit?before=x").want(t, 400, "before is a time")
@@ -149,6 +150,42 @@ func testOperatorOverview(t *testing.T, tn *town) {
 	op.post("/operator/drain", "name", "b").goes(t, "/operator")
 	tn.as("bob").post("/operator/drain", "name", "a").want(t, 404)
 	assert.Same(t, tn.drained, []string{"b"})
+}
+
+// TestOperatorFigures checks the numbers at the top of the operator's first page: calls and
+// errors of this hour and the one before, slots, and members who made calls.
+func TestOperatorFigures(t *testing.T) {
+	tn := newTown(t, nil)
+	op := tn.operator()
+	op.get("/operator").want(t, 200, `<dd id="rate">0.0 <small>`, `<dd id="errors">– <small>0 of 0 refused`, `<dd id="capacity">0 of 3 <small>`, ">0 of 4</a>")
+	now := time.Now().UTC()
+	for i, code := range []string{"", "", "CAPACITY_FULL", account.Cancelled} {
+		check(t, tn.db.RecordUsage(t.Context(), []account.Usage{{CallID: fmt.Sprint("req_", i), Attempt: 1, Started: now, MemberID: tn.members["bob"].ID, Model: "m", Code: code}}))
+	}
+	tn.box().Load.SetLocal(2)
+	op.get("/operator").want(t, 200, `<dd id="errors">25.0 % <small>1 of 4 refused or broken off`, `<dd id="capacity">2 of 3 <small>`, ">1 of 4</a>", "1 stopped</span>")
+
+	at := time.Date(2026, 11, 22, 10, 0, 0, 0, time.UTC)
+	bar := func(hour int, calls, refused int64) usageBar {
+		return usageBar{At: at.Add(time.Duration(hour) * time.Hour), Sum: api.UsageSum{Calls: calls, Refused: refused}}
+	}
+	got := recent(usageChart{Bars: []usageBar{bar(0, 1000, 1000), bar(1, 100, 10), bar(2, 50, 5)}}, at.Add(2*time.Hour+15*time.Minute))
+	assert.Equal(t, got, recentCalls{api.UsageSum{Calls: 150, Refused: 15}, 75})
+	assert.Equal(t, got.Rate()+", "+got.ErrorRate(), "2.0, 10.0 %")
+	assert.Equal(t, recentCalls{api.UsageSum{Calls: 120_000}, 60}.Rate(), "2,000")
+}
+
+// TestMembersList checks that the list of members shows their machines, and when they were
+// there.
+func TestMembersList(t *testing.T) { onEachStore(t, testMembersList) }
+
+func testMembersList(t *testing.T, tn *town) {
+	op := tn.operator()
+	op.get("/operator/members?name=ada").want(t, 200, `<td>never</td><td class="n">1</td>`, `aria-label="Manage ada"`)
+	check(t, tn.db.RecordUsage(t.Context(), []account.Usage{{CallID: "req_1", Attempt: 1, Started: time.Now().Add(-50 * time.Hour), MemberID: tn.members["ada"].ID, Model: "m"}}))
+	op.get("/operator/members?name=ada").want(t, 200, ">2 days ago</time></td><td class=\"n\">1</td>")
+	tn.as("ada").get("/").want(t, 200)
+	op.get("/operator/members?name=ada").want(t, 200, ">just now</time></td><td class=\"n\">1</td>")
 }
 
 // The audit log can be filtered by who, what and when, on every page.

@@ -185,7 +185,6 @@ var templates = sync.OnceValue(func() map[string]*template.Template {
 			now := s.texts[id]
 			return liveWords{id, cmp.Or(now.text, idle), now.tone, idle}
 		},
-		"step":   func(by api.Step, b usageBar) usageStep { return usageStep{by, b} },
 		"minute": utcMinute, "midnight": midnight,
 		// fileact returns the button for an act on a model file.
 		"fileact": func(machine, act, model, do string) fileButton { return fileButton{machine, act, model, do} },

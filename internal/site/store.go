@@ -68,6 +68,7 @@ type Store interface {
 
 	CountMembers(ctx context.Context) (all, disabled int, err error)
 	CountMachines(ctx context.Context) (int, error)
+	MemberActivity(ctx context.Context, id string) (machines int, last time.Time, err error)
 	MembersBefore(ctx context.Context, from account.Place, part string, most int) ([]account.Member, error)
 	MachinesBefore(ctx context.Context, from account.Place, part string, most int) ([]account.Machine, error)
 	Acts(ctx context.Context, from account.Place, f account.ActFilter, most int) ([]account.Act, error)

@@ -79,21 +79,28 @@ func shorten[Row any](rows []Row, table string, more map[string]int) []Row {
 	return rows[:len(rows)-more[table]]
 }
 
-// usageBar is one hour, day or week in the chart of calls: its position, and its heights
-// out of 40. The refused calls are the lower part of the bar.
+// usageBar is one hour, day or week in the chart of calls.
 type usageBar struct {
-	X, Y, Height, Refused int
-	None                  bool
-	At                    int64 // its start, in Unix seconds
-	Name                  string
-	Calls                 int64
+	X     int
+	At    time.Time // its start
+	Name  string
+	Sum   api.UsageSum
+	Parts []barPart // from the bottom up; none: there were no calls
 }
 
-// usageStep is the hour, day or week of a bar, for templates.
-type usageStep struct {
-	By api.Step
-	usageBar
+// barPart is the part of a bar for the calls of one outcome. Y is the distance of its upper
+// edge from the top of the chart.
+type barPart struct {
+	Outcome   string // "refused", "stopped" or "served"
+	Y, Height int64
 }
+
+// chartHeight is the height of the highest bar, and leastPart that of a part with few
+// calls, so that one refused call among thousands is seen.
+const (
+	chartHeight = 100
+	leastPart   = 2
+)
 
 // balance compares what the reader and another member used of each other's machines.
 type balance struct {
@@ -144,9 +151,6 @@ func (side usageSide) StepAt(day string) int64 {
 // StepTime returns the start of the row's step.
 func (side usageSide) StepTime(day string) time.Time { return time.Unix(side.StepAt(day), 0) }
 
-// Time returns the start of the bar's step.
-func (b usageBar) Time() time.Time { return time.Unix(b.At, 0) }
-
 // stepName returns an hour, day or week of the API as text for people, in UTC.
 func stepName(by api.Step, name string) string {
 	at, err := by.Parse(name)
@@ -161,12 +165,12 @@ func stepName(by api.Step, name string) string {
 	return at.Format("2 Jan")
 }
 
-// usageChart is a bar chart of calls by hour, day or week.
+// usageChart is a bar chart of calls by hour, day or week, each bar divided by outcome.
 type usageChart struct {
-	By             api.Step
-	Bars           []usageBar
-	Total, Refused int64
-	Most           usageBar // the first of the highest bars
+	By    api.Step
+	Bars  []usageBar
+	Total api.UsageSum // only the numbers of calls
+	Most  usageBar     // the first of the highest bars
 }
 
 // Width returns the width of the chart, without a gap after the last bar.
@@ -183,11 +187,15 @@ const hubUsagePath = operatorPath + "/usage"
 func (s *Site) hubUsage(v *visit) (api.HubUsage, api.UsageSide, error) {
 	query := v.URL.Query()
 	usage, err := call(s, v, api.OperatorGetUsage, api.Span{Days: query.Get("days"), By: api.Step(query.Get("by"))})
-	side := api.UsageSide{Total: usage.Total, Models: usage.Models, Codes: usage.Codes}
+	return usage, api.UsageSide{Total: usage.Total, Models: usage.Models, Codes: usage.Codes, Days: stepsOf(usage)}, err
+}
+
+// stepsOf returns the sums of the hours, days or weeks.
+func stepsOf(usage api.HubUsage) (steps []api.UsageOfDay) {
 	for _, step := range usage.Steps {
-		side.Days = append(side.Days, step.UsageOfDay)
+		steps = append(steps, step.UsageOfDay)
 	}
-	return usage, side, err
+	return steps
 }
 
 // hubUsagePage handles GET /operator/usage.
@@ -232,30 +240,49 @@ func usageSpans(usage api.UsagePage) (spans []usageSpan) {
 	return spans
 }
 
-// chartOf draws the calls of a span, one bar for each hour, day or week. The highest bar
-// has a height of 40.
+// chartOf draws the calls of a span, one bar for each hour, day or week.
 func chartOf(usage api.UsagePage, sums []api.UsageOfDay, now time.Time) usageChart {
 	chart := usageChart{By: usage.By}
 	at, err := usage.By.Parse(usage.Since)
 	for ; err == nil && !at.After(now); at = usage.By.Next(at) {
 		day := usage.By.Name(at)
-		b := usageBar{X: len(chart.Bars) * 10, At: at.Unix(), Name: stepName(usage.By, day)}
+		b := usageBar{X: len(chart.Bars) * 10, At: at, Name: stepName(usage.By, day)}
 		if i := slices.IndexFunc(sums, func(d api.UsageOfDay) bool { return d.Day == day }); i >= 0 {
-			b.Calls, b.Refused = sums[i].Calls, int(sums[i].Refused)
+			b.Sum = sums[i].UsageSum
 		}
-		chart.Total, chart.Refused = chart.Total+b.Calls, chart.Refused+int64(b.Refused)
-		if b.Calls > chart.Most.Calls {
+		chart.Total.Calls += b.Sum.Calls
+		chart.Total.Refused += b.Sum.Refused
+		chart.Total.Stopped += b.Sum.Stopped
+		if b.Sum.Calls > chart.Most.Sum.Calls {
 			chart.Most = b
 		}
 		chart.Bars = append(chart.Bars, b)
 	}
-	most := max(1, chart.Most.Calls)
 	for i := range chart.Bars {
-		b := &chart.Bars[i]
-		b.None, b.Height = b.Calls == 0, max(2, int(b.Calls*40/most))
-		b.Y, b.Refused = 40-b.Height, int(int64(b.Refused)*40/most)
+		chart.Bars[i].Parts = barParts(chart.Bars[i].Sum, chart.Most.Sum.Calls)
 	}
 	return chart
+}
+
+// barParts returns the parts of a bar in a chart whose highest bar has that many calls. What
+// served calls take is what the other parts leave of the bar.
+func barParts(sum api.UsageSum, most int64) (parts []barPart) {
+	y := int64(chartHeight)
+	for _, of := range []struct {
+		outcome string
+		calls   int64
+		top     int64 // of the part, if it has enough calls
+	}{
+		{"refused", sum.Refused, sum.Refused}, {"stopped", sum.Stopped, sum.Refused + sum.Stopped},
+		{"served", sum.Served(), sum.Calls},
+	} {
+		if of.calls > 0 {
+			height := max(leastPart, y-chartHeight+of.top*chartHeight/most)
+			y -= height
+			parts = append(parts, barPart{of.outcome, y, height})
+		}
+	}
+	return parts
 }
 
 // balances compares, for each other member, the use of the reader's machines with the
@@ -333,7 +360,7 @@ func writeUsage(parts []usagePart, of, since string) reply {
 	w := csv.NewWriter(&text)
 	w.UseCRLF = true // required by RFC 4180
 	_ = w.Write([]string{"side", "of", "name", "calls", "refused", "others", "waited_ms", "tokens_in", "tokens_out",
-		"first_token_p50_ms", "first_token_p95_ms"})
+		"first_token_p50_ms", "first_token_p95_ms", "stopped"})
 	side := ""
 	for _, part := range parts {
 		if len(parts) == 1 {
@@ -367,7 +394,7 @@ func rowsOf(u api.UsageSide, of string) (rows [][]string) {
 		for _, ms := range []int64{sum.FirstP50MS, sum.FirstP95MS} { // empty: not measured
 			row = append(row, strings.TrimPrefix(strconv.FormatInt(ms, 10), "0"))
 		}
-		rows = append(rows, row)
+		rows = append(rows, append(row, strconv.FormatInt(sum.Stopped, 10)))
 	}
 	for _, d := range u.Days {
 		add("day", d.Day, d.UsageSum)
@@ -388,6 +415,8 @@ func rowsOf(u api.UsageSide, of string) (rows [][]string) {
 		sum := api.UsageSum{Calls: c.Calls}
 		if account.Unserved(c.Code) {
 			sum.Refused = c.Calls
+		} else {
+			sum.Stopped = c.Calls
 		}
 		add("code", c.Code, sum)
 	}

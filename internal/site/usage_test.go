@@ -57,7 +57,7 @@ func TestUsageCSV(t *testing.T) {
 	if all, caller := read("?days=7"), read("?days=7&side=caller"); len(all) != sum+len(caller) || len(caller) == 0 {
 		t.Errorf("%d rows in all, %d and %d of the sides", len(all), sum, len(caller))
 	}
-	if got := strings.Join(read("?days=7&side=owner&of=member")[0], ","); got != "owner,member,bob,7,0,7,0,21,28,," {
+	if got := strings.Join(read("?days=7&side=owner&of=member")[0], ","); got != "owner,member,bob,7,0,7,0,21,28,,,0" {
 		t.Errorf("most called: %s", got)
 	}
 	got := fmt.Sprint(read("?days=7&side=owner&of=model"))
@@ -198,7 +198,7 @@ func TestOperatorPages(t *testing.T) {
 		assert.Equal(t, pages, 2, path)
 	}
 
-	op.get("/operator").want(t, 200, "none yet", fmt.Sprintf("%d members", many+4), fmt.Sprintf("1 of %d online", many+1))
+	op.get("/operator").want(t, 200, "none yet", fmt.Sprintf("of %d<", many+4), fmt.Sprintf(">1 of %d<", many+1))
 	file := t.TempDir() + "/copy.db"
 	_, err := tn.db.Backup(t.Context(), account.Backup{ID: "bak_1", At: time.Now(), File: file}, nil)
 	check(t, err)
@@ -227,7 +227,7 @@ func testHubUsage(t *testing.T, tn *town) {
 			`href="/operator/usage.csv?by=`+by, `<td class="n" data-n="2">2</td></tr>`, `aria-current="page">Usage</a>`)
 		rows, err := csv.NewReader(strings.NewReader(op.get("/operator/usage.csv?by="+by).want(t, 200).body)).ReadAll()
 		check(t, err)
-		if len(rows) != 5 || strings.Join(rows[2], " ") != "hub model tiny 2 1 1 0 1000 400  " || rows[3][2] != "'=large" || rows[4][2] != "NOT_IN_CIRCLE" {
+		if len(rows) != 5 || strings.Join(rows[2], " ") != "hub model tiny 2 1 1 0 1000 400   0" || rows[3][2] != "'=large" || rows[4][2] != "NOT_IN_CIRCLE" {
 			t.Errorf("by %s the table is %q", by, rows)
 		}
 		for _, name := range []string{"bob", ">ada", ">box", tn.machine.ID} {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
+	"time"
 
 	"github.com/kith/kith/internal/account"
 	"github.com/kith/kith/internal/fleet"
@@ -55,6 +56,13 @@ func (db *DB) Members(ctx context.Context) ([]account.Member, error) {
 func (db *DB) CountMembers(ctx context.Context) (all, disabled int, err error) {
 	row, err := db.query.CountMembers(ctx)
 	return int(row.Members), int(row.Disabled), db.wrap(err, "count the members")
+}
+
+// MemberActivity returns the number of a member's machines, and when the member last used the
+// site, a key or, to the hour and for 13 weeks, a model; zero: never.
+func (db *DB) MemberActivity(ctx context.Context, id string) (machines int, last time.Time, err error) {
+	row, err := db.query.MemberActivity(ctx, id)
+	return int(row.Machines), timeOf(max(row.Seen, row.Used, row.Called)), db.wrap(err, "read the activity of member %q", id)
 }
 
 // MembersBefore returns one page of the members, newest first: up to most members with

@@ -25,6 +25,9 @@
       time.title = moment(at, true);
       if (!("ago" in time.dataset) || Math.abs(Date.now() - at) > week) time.textContent = moment(at);
     }
+    for (const title of root.querySelectorAll("title[data-at]")) { // of a bar: "14:00 UTC: 3 served"
+      title.textContent = moment(new Date(title.dataset.at * 1000)) + title.textContent.slice(title.textContent.indexOf(": "));
+    }
   }
 
   // A field for a time is in the reader's zone, and sends UTC. Without a script it is UTC, and

@@ -19,6 +19,13 @@ WHERE created <= sqlc.arg(before) AND (created < sqlc.arg(before) OR id < sqlc.a
   AND lower(name) LIKE lower(cast(sqlc.arg(pattern) AS text)) ESCAPE '!'
 ORDER BY created DESC, id DESC LIMIT sqlc.arg(most);
 
+-- The number of a member's machines, and when the member last used the site, a key, or a model.
+-- name: MemberActivity :one
+SELECT (SELECT count(*) FROM machines m WHERE m.owner_id = sqlc.arg(member) AND m.revoked = 0) AS machines,
+    cast(coalesce((SELECT max(s.seen) FROM sessions s WHERE s.member_id = sqlc.arg(member)), 0) AS bigint) AS seen,
+    cast(coalesce((SELECT max(k.last_used) FROM keys k WHERE k.member_id = sqlc.arg(member)), 0) AS bigint) AS used,
+    cast(coalesce((SELECT max(h.hour) FROM usage_hours h WHERE h.member_id = sqlc.arg(member)), 0) AS bigint) AS called;
+
 -- name: SetMemberDisabled :execrows
 UPDATE members SET disabled = $2 WHERE id = $1;
 

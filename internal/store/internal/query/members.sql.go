@@ -68,6 +68,33 @@ func (q *Queries) InsertMeta(ctx context.Context, name string, value string) err
 	return err
 }
 
+const memberActivity = `-- name: MemberActivity :one
+SELECT (SELECT count(*) FROM machines m WHERE m.owner_id = $1 AND m.revoked = 0) AS machines,
+    cast(coalesce((SELECT max(s.seen) FROM sessions s WHERE s.member_id = $1), 0) AS bigint) AS seen,
+    cast(coalesce((SELECT max(k.last_used) FROM keys k WHERE k.member_id = $1), 0) AS bigint) AS used,
+    cast(coalesce((SELECT max(h.hour) FROM usage_hours h WHERE h.member_id = $1), 0) AS bigint) AS called
+`
+
+type MemberActivityRow struct {
+	Machines int64
+	Seen     int64
+	Used     int64
+	Called   int64
+}
+
+// The number of a member's machines, and when the member last used the site, a key, or a model.
+func (q *Queries) MemberActivity(ctx context.Context, member string) (MemberActivityRow, error) {
+	row := q.db.QueryRowContext(ctx, memberActivity, member)
+	var i MemberActivityRow
+	err := row.Scan(
+		&i.Machines,
+		&i.Seen,
+		&i.Used,
+		&i.Called,
+	)
+	return i, err
+}
+
 const memberByID = `-- name: MemberByID :one
 SELECT id, name, operator, disabled, created FROM members WHERE id = $1
 `
