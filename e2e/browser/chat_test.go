@@ -169,7 +169,8 @@ func TestChat(t *testing.T) {
 	if body := string(w.engine.Last().Body); !strings.Contains(body, "image_url") || !strings.Contains(body, "data:image/jpeg;base64,") || !strings.Contains(body, "regenerated") {
 		t.Errorf("the model is asked %.300s", body)
 	}
-	run(op, clickOn("#code summary"))
+	run(op, clickOn("#options"))
+	run(op, clickOn("#view-code"))
 	for language, want := range map[string]string{"curl": "-H \"Authorization: Bearer $KITH_API_KEY\"", "python": "from openai import OpenAI", "javascript": "import OpenAI from"} {
 		run(op, chromedp.Evaluate[chromedp.Void](fmt.Sprintf(`document.querySelector("#language").value = %q; document.querySelector("#language").dispatchEvent(new Event("change")); undefined`, language)))
 		if got := op.text("#snippet"); !strings.Contains(got, want) || !strings.Contains(got, w.base+"/v1") || !strings.Contains(got, "what is it?") || len(got) > 4000 {
@@ -180,13 +181,11 @@ func TestChat(t *testing.T) {
 
 	op.open("/try")
 	w.until("the chat is kept", func() bool { return strings.Contains(op.text("#history ul"), "two") })
-	run(op, clickOn("#history summary"))
-	run(op, clickOn("#history li button"))
+	run(op, clickOn("#history a"))
 	said("a picture")
 	if n := run(op, chromedp.Evaluate[int](`document.querySelectorAll("#said img").length`)); n != 1 {
 		t.Errorf("%d images are kept", n)
 	}
-	run(op, clickOn("#history summary"))
 	run(op, clickOn("#clear")) // the tab answers the question with yes
 	w.until("all are deleted", func() bool { return op.text("#history ul") == "" && op.text("#said") == "" })
 	op.open("/try")
@@ -348,8 +347,7 @@ func TestChatKeepsWhatIsLeft(t *testing.T) {
 		op.open("/models")
 		op.open("/try")
 		w.until("the chat is listed", func() bool { return strings.HasPrefix(op.text("#history li"), title) })
-		run(op, clickOn("#history summary"))
-		run(op, clickOn("#history li button"))
+		run(op, clickOn("#history a"))
 		w.until("it is shown", func() bool { return strings.Contains(op.text("#said .user .text"), title) })
 	}
 	endless := enginetest.Behaviour{Chunks: 100_000, Interval: 20 * time.Millisecond, Text: "word "}
@@ -405,8 +403,8 @@ func TestChatKeepsWhatIsLeft(t *testing.T) {
 	w.engine.Set(endless) // a chat may be deleted while it runs
 	run(op, clickOn("#said .assistant .tools button:last-child"))
 	begins()
-	run(op, clickOn("#history summary"))
-	run(op, clickOn("#history li button[aria-label='Delete the chat left at once']"))
+	run(op, clickOn("#history button[aria-label='Options of the chat left at once']"))
+	run(op, clickOn("#delete"))
 	assert.OK(t, w.engine.Wait(t.Context(), func(c enginetest.Counts) bool { return c.Running == 0 }))
 	w.until("it is gone", func() bool {
 		return op.text("#said") == "" && !strings.Contains(op.text("#history"), "at once") && op.text("#send:disabled") == ""
@@ -489,4 +487,108 @@ func TestChatMeasured(t *testing.T) {
 	sending := (<-sent).Seconds()
 	t.Logf("the engine sent 4,000 tokens in %.1f s: %.0f a second", sending, 4000/sending)
 	t.Logf("%d characters; %s", len(op.text("#said .assistant .text")), op.text("#said .meta"))
+}
+
+// TestChatShell: each chat has an address, which a reload and the browser's history open. The
+// list of chats is searched, and its chats are renamed, pinned and deleted. The field has the
+// focus. On a phone the list is a drawer, and an answer has most of the screen. A hub at a
+// plain HTTP address does the same, where browsers have fewer functions.
+func TestChatShell(t *testing.T) {
+	t.Parallel()
+	w := &walk{stage: newStage(t, "llama3", "qwen3"), scripts: true}
+	w.op = newTab(t, chromium(t, nil), w.base, true)
+	w.chatting()
+	op := w.op
+	assert.Value(chromedp.Call(op.ctx, cdppage.AddScriptToEvaluateOnNewDocument, cdppage.AddScriptToEvaluateOnNewDocumentParams{Source: `delete Crypto.prototype.randomUUID`}))(t)
+	path := func() string { return run(op, chromedp.Evaluate[string](`location.pathname`)) }
+	shows := func(want string) {
+		t.Helper()
+		w.until("the chat shows "+want, func() bool { return op.text("#said .user .text") == want })
+	}
+	lists := func(want ...string) {
+		t.Helper()
+		w.until(fmt.Sprint("the list is ", want), func() bool {
+			return run(op, chromedp.Evaluate[string](`[...document.querySelectorAll("#history :is(h2, a)")].map((e) => e.textContent).join()`)) == strings.Join(want, ",")
+		})
+	}
+	back := func() { run(op, chromedp.Evaluate[chromedp.Void](`history.back()`)) }
+
+	op.open("/try")
+	assert.Equal(t, run(op, chromedp.Evaluate[string](`document.activeElement.id`)), "ask", "the focus")
+	assert.Equal(t, op.text("body > footer"), "", "the footer")
+	run(op, chromedp.KeyEvent("azores\r"))
+	w.answered(1, "Hello from the attic")
+	azores := path()
+	assert.That(t, strings.HasPrefix(azores, "/try/") && len(azores) > 15, azores)
+	assert.Equal(t, run(op, chromedp.Evaluate[string](`document.title`)), "azores · kith")
+	op.open(azores)
+	shows("azores")
+	w.look(op, "try-chat")
+
+	run(op, clickOn(".chats .button"))
+	shows("")
+	assert.Equal(t, path(), "/try", "a new chat")
+	w.engine.Set(enginetest.Behaviour{Chunks: 100_000, Interval: 20 * time.Millisecond, Text: "word "})
+	run(op, chromedp.Evaluate[chromedp.Void](`document.querySelector("#model").value = "qwen3"; undefined`))
+	w.say("bread")
+	w.until("the answer begins", func() bool { return strings.Contains(op.text("#said .assistant .text"), "word word") })
+	lists("Today", "bread", "azores")
+	bread := path()
+
+	run(op, chromedp.EmulateViewport(390, 844))
+	share := run(op, chromedp.Evaluate[float64](`(document.querySelector("#try").getBoundingClientRect().top - document.querySelector(".top").getBoundingClientRect().bottom) / innerHeight`))
+	assert.That(t, share >= 0.7, "while it streams the answer has", share, "of the height")
+	run(op, clickOn("#open-chats"))
+	run(op, chromedp.WaitVisible(chromedp.CSS("#history a")))
+	w.look(op, "try-drawer")
+	run(op, chromedp.EmulateViewport(1280, 900))
+
+	run(op, clickOn("#history a[href='"+azores+"']")) // while the other is being answered
+	shows("azores")
+	assert.OK(t, w.engine.Wait(t.Context(), func(c enginetest.Counts) bool { return c.Running == 0 }))
+	assert.Equal(t, op.text("#model-button span:not(.unseen, .dot)"), "llama3", "the model of the chat")
+	back()
+	shows("bread")
+	assert.Equal(t, path(), bread)
+	assert.Contains(t, op.text("#said .assistant .text"), "word word", "the answer that was left")
+	assert.Contains(t, op.text("#said .meta"), "This answer is not complete.", "below it")
+	assert.Equal(t, op.text("#model-button span:not(.unseen, .dot)"), "qwen3", "the model of the chat")
+
+	menu := func(chat, button string) {
+		t.Helper()
+		run(op, clickOn("#history button[aria-label='Options of the chat "+chat+"']"))
+		run(op, clickOn(button))
+	}
+	menu("azores", "#pin")
+	lists("Pinned", "azores", "Today", "bread")
+	menu("bread", "#rename")
+	run(op, chromedp.KeyEvent("Sourdough\r"))
+	lists("Pinned", "azores", "Today", "Sourdough")
+	assert.Equal(t, run(op, chromedp.Evaluate[string](`document.title`)), "Sourdough · kith")
+	w.engine.Set(enginetest.Behaviour{Text: "knead it"})
+	w.say("and now?")
+	w.answered(2, "knead it")
+	op.open(bread)
+	lists("Pinned", "azores", "Today", "Sourdough") // the name remains
+	search := func(words string, want ...string) {
+		t.Helper()
+		run(op, chromedp.Evaluate[chromedp.Void](fmt.Sprintf(`document.querySelector("#find").value = %q; document.querySelector("#find").dispatchEvent(new Event("input")); undefined`, words)))
+		lists(want...)
+	}
+	search("it  KNEAD", "Today", "Sourdough")
+	search("AZORES attic", "Pinned", "azores")
+	search("neither")
+	assert.Contains(t, op.text("#history"), "No chats match.")
+	search("", "Pinned", "azores", "Today", "Sourdough")
+	menu("azores", "#delete")
+	lists("Today", "Sourdough")
+	shows("bread")
+	menu("Sourdough", "#delete")
+	lists()
+	assert.Equal(t, path(), "/try", "without the chat")
+
+	op.open(azores)
+	w.until("the loss is said", func() bool { return strings.HasPrefix(op.text("#state"), "That chat is not in this browser") })
+	assert.Equal(t, path(), "/try", "without a chat")
+	op.quiet()
 }

@@ -71,15 +71,37 @@ func TestPickers(t *testing.T) {
 	}
 	w.until("all models are offered", func() bool { op.open("/try"); return strings.Count(options("#model"), "llama-") == 14 })
 	w.look(op, "try-pickers")
-	for selector, field := range map[string]string{"#model": "Find a model", "#compare": "Find a model to compare with"} {
-		find(field, "32B  qwen")
-		assert.Equal(t, options(selector), "qwen3:32b", selector, "finds")
-		find(field, "nothing like it")
-		assert.Equal(t, options(selector), "qwen3:32b", selector, "keeps what is chosen")
-		find(field, "")
-		assert.Equal(t, strings.Count(options(selector), ":"), 2, selector, "has all again")
+	chosen := func(name string) string {
+		t.Helper()
+		return run(op, chromedp.Evaluate[string](fmt.Sprintf(`document.getElementById(%q).value`, name)))
 	}
-	assert.Equal(t, run(op, chromedp.Evaluate[string](`document.querySelector("#model").value`)), "qwen3:32b", "the chosen model")
+	choose := func(name string) {
+		t.Helper()
+		list := "#" + name + "-list "
+		run(op, chromedp.WaitVisible(chromedp.CSS(list+"input")))
+		run(op, chromedp.KeyEvent("32B  qwen")) // its field has the focus
+		assert.Equal(t, op.text(list+"ul"), "qwen3:32b yours · ready", name, "finds")
+		run(op, chromedp.KeyEvent("x"))
+		assert.Equal(t, op.text(list+"p:not([hidden])"), "No models match", name)
+		run(op, chromedp.KeyEvent("\b"))
+		run(op, clickOn(list+"li"))
+		assert.Equal(t, chosen(name), "qwen3:32b", "the chosen model of", name)
+	}
+	run(op, clickOn("#model-button"))
+	choose("model")
+	assert.Contains(t, op.text("#model-button"), "qwen3:32b yours · ready", "the button")
+	run(op, clickOn("#options"))
+	run(op, clickOn("#compare-with"))
+	choose("compare")
+	run(op, clickOn("#model-button"))
+	run(op, chromedp.WaitVisible(chromedp.CSS("#model-list input")))
+	run(op, chromedp.KeyEvent("qwen"))
+	w.look(op, "try-model-list")
+	for _, key := range []string{"ArrowDown", "ArrowDown", "Enter"} { // a key that the browser presses again would open the list
+		run(op, chromedp.Evaluate[bool](`document.querySelector("#model-list input").dispatchEvent(new KeyboardEvent("keydown", { key: "`+key+`", cancelable: true }))`))
+	}
+	assert.Equal(t, chosen("model"), "qwen3:8b", "by keys")
+	assert.That(t, !run(op, chromedp.Evaluate[bool](`document.querySelector("#model-list").matches(":popover-open")`)), "the list stays open")
 
 	w.makeKey(op, "editor")
 	w.look(op, "key-pickers")

@@ -230,6 +230,7 @@ func memberPages() []page {
 		onMachine(formSaying("/machines/keep-out", api.KeepMachineOut, keepOut, keptOut)),
 
 		get("/try", (*Site).tryPage),
+		get("/try/{chat}", (*Site).tryPage),
 		post("/try", (*Site).tryOnce),
 		{method: http.MethodPost, path: "/try/stream", serve: (*Site).tryLive, raw: true},
 

@@ -20,6 +20,7 @@ import (
 // call contains all of it, and the hub neither stores nor logs it.
 type tryData struct {
 	Models []tryModel
+	Shape  shape // of the live content of the models in reach
 	Model  fleet.ModelID
 	Said   []said
 	Ask    string      // the question that was not answered
@@ -41,6 +42,15 @@ type tryModel struct {
 	ID     fleet.ModelID
 	Vision bool // it accepts images
 	Whose  string
+	State  string // availability
+	Speed  string // on the fastest machine; empty: not measured
+	N      int    // index in the live content of the models in reach
+}
+
+// Facts describes the model in a list to choose from.
+func (m tryModel) Facts() string {
+	facts := []string{m.Whose, availabilityWords(m.State).text, m.Speed}
+	return strings.Join(slices.DeleteFunc(facts, func(fact string) bool { return fact == "" }), " · ")
 }
 
 // said is one message of the conversation in the chat dialect.
@@ -53,8 +63,19 @@ func (s *Site) tryData(v *visit) (tryData, error) {
 	models, err := call(s, v, api.ListModels, api.None{})
 	data := tryData{Titles: titles(), Said: conversation(v), Ask: lines(v.form.Get("ask")),
 		Model: fleet.ModelID(cmp.Or(v.form.Get("model"), v.URL.Query().Get("model")))}
+	reached, speeds := s.withOffline(models.Data, v.caller()), s.speeds(v.caller())
+	data.Shape = contentOfModels(reached).shape
+	place := map[fleet.ModelID]int{}
+	for i, m := range reached {
+		place[m.ID] = i
+	}
 	for _, m := range slices.SortedStableFunc(slices.Values(models.Data), online) {
-		data.Models = append(data.Models, tryModel{m.ID, slices.Contains(m.Capabilities, "vision"), m.Whose()})
+		listed := tryModel{ID: m.ID, Vision: slices.Contains(m.Capabilities, "vision"), Whose: m.Whose(),
+			State: m.Availability, N: place[m.ID]}
+		if speed := speeds[m.ID]; speed > 0 {
+			listed.Speed = rate(speed) + " tokens/s"
+		}
+		data.Models = append(data.Models, listed)
 	}
 	if first := api.FirstChoice(models.Data); data.Model == "" && first != nil {
 		data.Model = first.ID
@@ -64,9 +85,31 @@ func (s *Site) tryData(v *visit) (tryData, error) {
 	}
 	if data.Model != "" && !slices.ContainsFunc(data.Models, func(m tryModel) bool { return m.ID == data.Model }) {
 		// it was there a moment ago; the call will fail if not
-		data.Models = append(data.Models, tryModel{ID: data.Model})
+		data.Models = append(data.Models, tryModel{ID: data.Model, N: -1})
 	}
 	return data, err
+}
+
+// speeds returns the tokens per second of each model on the fastest machine that is online
+// and was measured for the caller.
+func (s *Site) speeds(who fleet.Caller) map[fleet.ModelID]float64 {
+	all, now := map[fleet.ModelID]float64{}, s.DB.Now()
+	for m, access := range s.Snapshot().Reach(who.Member, who.Reach) {
+		if !m.Online {
+			continue
+		}
+		for i := range m.Offers {
+			offer := &m.Offers[i]
+			seen, ok := access.State(m, offer, now)
+			if !ok {
+				continue
+			}
+			if speed := offer.Load.Speed(seen.Circle()); speed != nil && speed.Decode[0] > 0 {
+				all[offer.ID] = max(all[offer.ID], 1/speed.Decode[0])
+			}
+		}
+	}
+	return all
 }
 
 // conversation returns the earlier messages. They alternate, and the member's comes
@@ -123,7 +166,7 @@ func tryCall(v *visit) (*http.Request, error) {
 	return chatCall(v.Context(), chatRequest{Model: model, Messages: append(conversation(v), said{"user", question})})
 }
 
-// tryPage handles GET /try. DOMPurify sanitizes what a model wrote before it becomes part
+// tryPage handles GET /try, and /try/CHAT, whose chat is only in the browser. DOMPurify sanitizes what a model wrote before it becomes part
 // of the page, and the browser does not prefetch DNS for links in it.
 func (s *Site) tryPage(v *visit) (reply, error) {
 	data, err := s.tryData(v)

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/kith/kith/internal/api"
 	"github.com/kith/kith/internal/assert"
@@ -98,7 +99,7 @@ func TestChoosesOneOfYourOwn(t *testing.T) {
 		}
 	}
 	tn.models = []api.Model{strange, shared, own}
-	ada.get("/try").want(t, 200, "0-fast (eve&#39;s or another&#39;s, in a group)", "1-shared (bob&#39;s)", "3-own (yours)")
+	ada.get("/try").want(t, 200, "0-fast (eve&#39;s or another&#39;s, in a group · ready)", "1-shared (bob&#39;s · ready)", "3-own (yours · busy)")
 }
 
 // chat makes a call like the page's script.
@@ -139,7 +140,7 @@ func TestTryPolicy(t *testing.T) {
 		assert.Contains(t, policy, part, "the policy lacks")
 	}
 	sent := 0
-	for _, name := range []string{"app.js", "marked.js", "purify.js", "markdown.js", "history.js", "try.js", "stream.js"} {
+	for _, name := range []string{"app.js", "marked.js", "purify.js", "markdown.js", "history.js", "picker.js", "chats.js", "try.js", "stream.js"} {
 		sent += len(assets()[assetPaths()[name]].zipped)
 	}
 	assert.That(t, sent != 0 && sent <= 120<<10, "the scripts of the page", sent, "bytes over the wire")
@@ -217,4 +218,32 @@ func TestAnswerOf(t *testing.T) {
 	})
 	assert.That(t, !half.Answered && half.Message == "the answer could not be read", half)
 	assert.That(t, answerOf(func(w http.ResponseWriter) { _, _ = io.WriteString(w, `{"choices":[{"message":{}}]}`) }).Answered, "an empty answer is one")
+}
+
+// TestSpeedsInChat checks that a model is offered with its state, its owner and the speed that
+// was measured for the member on a machine that is online.
+func TestSpeedsInChat(t *testing.T) {
+	tn := newTown(t, nil)
+	tn.models = []api.Model{{ID: "tiny", Availability: "busy", Via: "own", Owner: "ada", Chat: true, Machines: 1}}
+	measure := func(c fleet.Circle, took time.Duration) {
+		tn.box().Offer("tiny").Load.Measure(c, fleet.Measurement{At: time.Now(), FirstToken: time.Second, Output: 100, Decoding: took, Running: 1})
+	}
+	ada := tn.as("ada")
+	measure(fleet.Circle{Class: fleet.Shared}, time.Second) // of others' calls
+	ada.get("/try").want(t, 200, "tiny (yours · busy)")
+	measure(fleet.Circle{}, 4*time.Second)
+	ada.get("/try").want(t, 200, "tiny (yours · busy · 25.0 tokens/s)", `data-speed="25.0 tokens/s"`)
+	offline := *tn.box()
+	offline.Online = false
+	tn.snapshot = tn.snapshot.WithMachine(&offline)
+	ada.get("/try").want(t, 200, "tiny (yours · busy)")
+}
+
+// TestChatAddress checks that the address of a chat, which only the browser knows, is the page
+// of the chat, and that the page has no footer.
+func TestChatAddress(t *testing.T) {
+	ada := newTown(t, nil).as("ada")
+	page := ada.get("/try/0123abcd").want(t, 200, `id="try"`)
+	assert.Lacks(t, page.body, "<footer>", "the page")
+	assert.Equal(t, ada.get("/try/0123abcd/more").status, http.StatusNotFound, "below a chat")
 }

@@ -6,9 +6,10 @@ var checks = {
     return e.tagName.toLowerCase() + (e.id ? "#" + e.id : "") + " \"" + words + "\"";
   },
 
-  // stops are the elements that Tab reaches.
+  // stops are the elements that Tab reaches: of a dialog alone, while one is open.
   stops() {
-    return [...document.querySelectorAll("a[href], button, input, select, textarea, summary, [tabindex]")].filter((e) =>
+    const within = document.querySelector("dialog:modal") ?? document;
+    return [...within.querySelectorAll("a[href], button, input, select, textarea, summary, [tabindex]")].filter((e) =>
       e.tabIndex >= 0 && !e.disabled && e.type !== "hidden" && e.checkVisibility({ visibilityProperty: true }));
   },
 

@@ -25,14 +25,18 @@ const chatHistory = (member) => {
     });
   }
 
+  // Returns all chats: those that are pinned first, then the newest.
   async function all() {
     const found = await act("readonly", (chats) => chats.index("member").getAll(member), []);
-    return (found ?? []).sort((a, b) => b.at - a.at);
+    return (found ?? []).sort((a, b) => Boolean(b.pinned) - Boolean(a.pinned) || b.at - a.at);
   }
 
   return {
     all,
-    get: (id) => act("readonly", (chats) => chats.get(id)),
+    async get(id) {
+      const found = await act("readonly", (chats) => chats.get(id));
+      return found?.member === member ? found : undefined;
+    },
     async put(chat) {
       await act("readwrite", (chats) => chats.put({ ...chat, member }));
       if (await act("readonly", (chats) => chats.index("member").count(member), 0) <= most) return;

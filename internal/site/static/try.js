@@ -1,5 +1,5 @@
-// The chat: it streams answers, stores conversations in this browser, and compares two
-// models. Without this script the form returns each answer complete.
+// The chat: it streams answers, stores conversations in this browser, each with its own
+// address, and compares two models. Without this script the form returns each answer complete.
 "use strict";
 
 (() => {
@@ -12,7 +12,7 @@
   const titles = JSON.parse(form.dataset.titles);
   const most = 4; // images in one message
 
-  // A chat is {id, at, title, turns}, and a turn {ask, images, answers}. When two models are
+  // A chat is {id, at, title, named, pinned, turns}, and a turn {ask, images, answers}. When two models are
   // compared, each continues from its own answers. An answer is open until it has ended: what
   // is stored of one whose page was left stays so.
   let chat = fresh();
@@ -22,7 +22,11 @@
   let following = true;
   let saved = 0; // when the chat was stored last, on the clock of performance.now
 
-  function fresh() { return { id: crypto.randomUUID(), at: Date.now(), title: "", turns: [] }; }
+  // Its id is made without randomUUID, which a hub at a plain HTTP address does not have.
+  function fresh() {
+    const id = Array.from(crypto.getRandomValues(new Uint8Array(10)), (byte) => byte.toString(16).padStart(2, "0")).join("");
+    return { id, at: Date.now(), title: "", turns: [] };
+  }
 
   function element(name, className, ...content) {
     const made = document.createElement(name);
@@ -73,9 +77,7 @@
       }
       mine.append(pictures);
     }
-    const tools = element("div", "tools");
-    tools.append(button("Edit", "Edit this message", () => edit(i)));
-    mine.firstChild.append(tools);
+    mine.append(element("div", "tools", button("Edit", "Edit this message", () => edit(i))));
     const place = element("div", turn.answers.length > 1 ? "turn two" : "turn", mine);
     for (const answer of turn.answers) place.append(showAnswer(answer));
     if (said.children[i]) said.children[i].replaceWith(place);
@@ -116,12 +118,12 @@
     if (answer.stopped) meta.append("You stopped this answer. ");
     if (answer.open) meta.append("This answer is not complete. ");
     if (answer.meta) meta.append(answer.meta);
-    article.querySelector(".tools")?.remove();
+    article.querySelector(":scope > .tools")?.remove();
     if (!answer.text && !answer.open) return;
     const tools = element("div", "tools");
     if (answer.text && navigator.clipboard) tools.append(markdown.copyButton("the answer", () => answer.text));
     tools.append(button("Regenerate", "Regenerate the answer", () => again(article)));
-    article.firstChild.append(tools);
+    article.append(tools);
   }
 
   const seconds = (ms) => (ms < 100 ? Math.round(ms) + " ms" : (ms < 9950 ? (ms / 1000).toFixed(1) : Math.round(ms / 1000)) + " s");
@@ -143,11 +145,11 @@
 
   // Trusted Types: a worker's script can only have the URL that is in the page.
   const script = form.dataset.worker;
-  const address = window.trustedTypes?.createPolicy("chat-worker", { createScriptURL: () => script }).createScriptURL("") ?? script;
+  const workerAddress = window.trustedTypes?.createPolicy("chat-worker", { createScriptURL: () => script }).createScriptURL("") ?? script;
   let worker = startWorker();
 
   function startWorker() {
-    const started = new Worker(address);
+    const started = new Worker(workerAddress);
     started.addEventListener("error", () => {
       worker = null; // the next call starts one
       running?.abort(new Error("the worker failed"));
@@ -164,6 +166,19 @@
     worker?.terminate();
     worker = null;
   });
+
+  // Ends the answer that is being written. What came of it is stored with its chat.
+  function leave() {
+    running?.abort(left);
+    ended();
+  }
+
+  function ended() {
+    running = null;
+    said.removeAttribute("aria-busy");
+    send.hidden = send.disabled = false;
+    stop.hidden = true;
+  }
 
   // A call, which the worker makes. take gets what the worker sends of it, and returns how many
   // milliseconds the worker holds back what comes next.
@@ -279,15 +294,15 @@
     refused.replaceChildren();
     said.setAttribute("aria-busy", "true");
     state.textContent = "Waiting for a machine…";
-    send.disabled = true;
+    send.hidden = send.disabled = true;
     stop.hidden = false;
-    following = true;
-    follow();
-    running = new AbortController();
-    const signal = running.signal;
+    const call = running = new AbortController(), signal = call.signal;
+    if (location.pathname !== address(chat)) history.replaceState(null, "", address(chat));
     const articles = place.querySelectorAll(".assistant");
     for (const answer of turn.answers) answer.open = true;
     store().then(list);
+    following = true;
+    follow();
     await Promise.all(turn.answers.map(async (answer, column) => {
       try {
         await answerOf(turn, column, articles[column], signal);
@@ -299,21 +314,22 @@
       }
       finishAnswer(articles[column], answer);
     }));
-    running = null;
-    said.removeAttribute("aria-busy");
-    send.disabled = false;
-    stop.hidden = true;
-    if (chat !== mine) return; // it was deleted
+    if (chat !== mine) { // another is shown
+      if (!mine.deleted) store(mine).then(list);
+      return;
+    }
+    if (running === call) ended();
     state.textContent = turn.answers.some((answer) => answer.stopped) ? "Stopped." : "";
     if (turn.answers.every((answer) => !answer.text && !answer.thinking && !answer.open)) {
       const failed = turn.answers.find((answer) => answer.error);
       if (failed) refused.replaceChildren(element("div", "notice problem", element("p", "", refusal(failed.error, failed.id, "No answer"))));
       takeBack(before, i, turn);
     }
+    if (chat.turns.length === 0) history.replaceState(null, "", "/try");
     (chat.turns.length ? store() : chats.remove(chat.id)).then(list);
     follow();
     showCode();
-    ask.focus();
+    write();
   }
 
   // Shows the turns that were there before one was asked, whose message is in the field again.
@@ -397,36 +413,79 @@
   const showVision = () => { attach.hidden = !sees(); };
 
   // The chats of this browser.
-  function store() {
-    chat.title = (chat.turns[0]?.ask ?? "").slice(0, 80);
-    chat.at = Date.now();
+  function store(kept = chat) {
+    if (!kept.named) kept.title = (kept.turns[0]?.ask ?? "").slice(0, 80);
+    kept.at = Date.now();
     saved = performance.now();
-    return chats.put(chat);
+    if (kept === chat) entitle();
+    return chats.put(kept);
   }
 
-  async function list() {
-    const all = await chats.all();
-    const place = at("history");
-    place.classList.toggle("unused", all.length === 0);
-    place.querySelector("ul").replaceChildren(...all.map((old) => element("li", "",
-      button(old.title || "Chat", old.title || "Chat", async () => open(await chats.get(old.id))),
-      button("Delete", "Delete the chat " + old.title, async () => { if (old.id === chat.id) drop(); await chats.remove(old.id); list(); }))));
-  }
+  const list = chatList(chats, {
+    current: () => chat.id,
+    changed(id, what) {
+      if (id !== chat.id) return;
+      Object.assign(chat, what);
+      entitle();
+    },
+    async removed(id) {
+      if (id === chat.id) drop();
+      await chats.remove(id);
+    },
+  });
+
+  const address = (chat) => "/try/" + chat.id;
+  const entitle = () => { document.title = (chat.title || "Chat") + " · kith"; };
+
+  // Where a keyboard is part of the screen, it would cover the answer.
+  const write = () => { if (!matchMedia("(pointer: coarse)").matches) ask.focus(); };
 
   // Ends the chat that is deleted, and a call of it.
   function drop() {
-    running?.abort();
+    chat.deleted = true;
+    go("/try");
+  }
+
+  // Shows the chat of an address of this page.
+  function go(path) {
+    at("chats").hidePopover();
+    if (path !== location.pathname) history.pushState(null, "", path);
+    show();
+    write();
+  }
+
+  async function show() {
+    leave();
     start();
+    const id = location.pathname.split("/")[2];
+    if (id) {
+      const old = await chats.get(id);
+      if (location.pathname.split("/")[2] !== id) return; // another was opened since
+      if (old) open(old);
+      else {
+        history.replaceState(null, "", "/try");
+        state.textContent = "That chat is not in this browser: it was deleted, or written in another one.";
+      }
+    }
+    document.body.classList.remove("opening");
+    list();
   }
 
   function open(old) {
-    if (!old || running) return;
-    start();
     chat = old;
     for (const i of chat.turns.keys()) showTurn(i);
-    at("history").open = false;
+    const [first, second] = chat.turns.at(-1)?.answers ?? [];
+    choose(model, first?.model);
+    choose(compare, second?.model ?? "");
+    entitle();
     showCode();
-    follow();
+    scrollTo(0, document.documentElement.scrollHeight);
+  }
+
+  function choose(select, name) {
+    if (![...select.options].some((option) => option.value === name)) return;
+    select.value = name;
+    select.dispatchEvent(new Event("change", { bubbles: true }));
   }
 
   function start() {
@@ -436,6 +495,7 @@
     said.replaceChildren();
     refused.replaceChildren();
     state.textContent = "";
+    entitle();
     showPending();
     showCode();
   }
@@ -464,11 +524,39 @@
   });
   ask.addEventListener("paste", (event) => { if (sees() && event.clipboardData.files.length) { event.preventDefault(); add(event.clipboardData.files); } });
   stop.addEventListener("click", () => running?.abort());
-  at("again").addEventListener("click", (event) => { event.preventDefault(); if (!running) { start(); ask.value = ""; ask.focus(); } });
   attach.addEventListener("click", () => file.click());
   file.addEventListener("change", async () => { await add(file.files); file.value = ""; });
   model.addEventListener("change", () => { showVision(); showCode(); });
-  at("code").addEventListener("toggle", showCode);
+
+  // Links to chats open them here, and the browser's history leads back.
+  document.addEventListener("click", (event) => {
+    const link = event.target.closest?.(".chat a[href^='/try']");
+    if (!link || event.metaKey || event.ctrlKey || event.shiftKey) return;
+    event.preventDefault();
+    if (link.pathname === "/try") ask.value = "";
+    go(link.pathname);
+  });
+  addEventListener("popstate", () => { show(); write(); });
+
+  compare.append(...[...model.options].map((option) => option.cloneNode(true)));
+  compare.value = "";
+  modelPicker(model);
+  const compareButton = modelPicker(compare);
+  const showComparing = () => { compareButton.hidden = !compare.value; };
+  showComparing();
+  compare.addEventListener("change", showComparing);
+  at("compare-with").addEventListener("click", () => {
+    at("more").hidePopover();
+    compareButton.hidden = false;
+    compareButton.click();
+  });
+  at("compare-list").addEventListener("toggle", ({ newState }) => { if (newState !== "open") showComparing(); });
+  at("view-code").addEventListener("click", () => {
+    at("more").hidePopover();
+    at("code").showModal();
+    showCode();
+  });
+  at("close-code").addEventListener("click", () => at("code").close());
   at("language").addEventListener("change", showCode);
   at("copy-code").addEventListener("click", async (event) => {
     await navigator.clipboard.writeText(at("snippet").textContent);
@@ -482,13 +570,13 @@
     list();
   });
 
-  at("kept").textContent = "Chats are kept in this browser alone. The owner of the machine that answers could read them.";
-  at("history").classList.add("unused"); // its place is kept, so that nothing moves once the browser has listed its chats
-  for (const id of ["keys", "code", "history"]) at(id).hidden = false;
-  at("comparing").hidden = model.options.length < 2;
+  at("kept").firstElementChild.textContent = "Chats are kept in this browser alone.";
+  for (const id of ["keys", "chats", "open-chats", "options"]) at(id).hidden = false;
+  at("compare-with").hidden = model.options.length < 2;
   ask.removeAttribute("maxlength");
-  said.replaceChildren();
   for (const field of form.querySelectorAll("input[name=said]")) field.remove();
   showVision();
-  list();
+  document.body.classList.add("scripted");
+  if (location.pathname !== "/try") document.body.classList.add("opening"); // an empty chat is not shown before
+  show();
 })();
