@@ -157,7 +157,7 @@ func (a *app) showTrace(s api.CallTrace, here *daemon.CallHere) {
 		a.fact("made at", "%s", from)
 	}
 	switch {
-	case s.Sealed:
+	case s.Sealed, here != nil && here.Sealed == sealed.Yes: // the hub's record may not have it yet
 		a.fact("sealed", "yes: the hub could not read it")
 	case here != nil && here.Sealed != "":
 		a.fact("sealed", "no: %s", sealedReason(here.Sealed))
