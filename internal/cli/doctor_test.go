@@ -497,25 +497,28 @@ func TestDisk(t *testing.T) {
 // Doctor and status say how calls to others are sealed, and what the owner can do.
 func TestSealedCallsAreShown(t *testing.T) {
 	const last = `"last_clear":{"started":"2026-11-21T08:00:00Z","model":"llama3","sealed":"no; reason=no_key"}`
-	for part, want := range map[string][2]string{ // of status, and of doctor
-		`{"mode":"prefer","approved":true}`:                                              {"prefer: no call to other machines yet\n", "ok    sealed calls   prefer: no call to other machines yet; 0 keys of others, 0 of them compared"},
-		`{"mode":"require","approved":true,"keys":2,"confirmed":1,"sealed":3,"clear":0}`: {"require: 3 calls sealed\n", "ok    sealed calls   require: 3 calls sealed; 2 keys of others, 1 of them compared"},
-		`{"mode":"off","keys":0}`:                                                        {"off: the hub can read calls to other machines", "note  sealed calls   off: the hub can read"},
-		`{"mode":"prefer","approved":true,"sealed":1,"clear":2,` + last + `}`:            {"prefer: 1 call sealed, 2 sent in clear, the last at ", "for llama3: no machine that it could run on has a key\n      " + strings.Repeat(" ", 13) + "  → `kith trust`"},
-		`{"mode":"prefer"}`: {"prefer: ", "note  sealed calls   this machine has an account key of its own"},
+	for _, c := range []struct{ part, status, doctor string }{
+		{`{"mode":"prefer","approved":true}`, "prefer: no call to other machines yet\n",
+			"ok    sealed calls   prefer: no call to other machines yet; 0 keys of others, 0 of them compared"},
+		{`{"mode":"require","approved":true,"keys":2,"confirmed":1,"sealed":3,"clear":0}`, "require: 3 calls sealed\n",
+			"ok    sealed calls   require: 3 calls sealed; 2 keys of others, 1 of them compared"},
+		{`{"mode":"off","keys":0}`, "off: the hub can read calls to other machines", "note  sealed calls   off: the hub can read"},
+		{`{"mode":"prefer","approved":true,"sealed":1,"clear":2,` + last + `}`, "prefer: 1 call sealed, 2 sent in clear, the last at ",
+			"for llama3: no machine that it could run on has a key\n      " + strings.Repeat(" ", 13) + "  → `kith trust`"},
+		{`{"mode":"prefer"}`, "prefer: ", "note  sealed calls   this machine has an account key of its own"},
 	} {
 		p := newPatient(t)
-		p.sealed(part)
+		p.sealed(c.part)
 		p.answer = func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("X-Correlation-ID", "req_1")
 			io.WriteString(w, `{"object":"list","data":[{"id":"mch_1"},{"id":"mch_2"}]}`)
 		}
 		p.doctor.examine(t.Context())
-		assert.OK(t, p.doctor.report(), part)
-		assert.Contains(t, p.out.String(), want[1], part)
-		assert.That(t, strings.Contains(p.out.String(), "of its own") == (part == `{"mode":"prefer"}`), part)
+		assert.OK(t, p.doctor.report(), c.part)
+		assert.Contains(t, p.out.String(), c.doctor, c.part)
+		assert.That(t, strings.Contains(p.out.String(), "of its own") == (c.part == `{"mode":"prefer"}`), c.part)
 		t.Setenv("KITH_HOME", p.home)
-		assert.Contains(t, kith(t, "", "status").out, "sealed    "+want[0], part)
+		assert.Contains(t, kith(t, "", "status").out, "sealed    "+c.status, c.part)
 	}
 }
 

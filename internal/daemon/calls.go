@@ -22,7 +22,8 @@ type CallHere struct {
 	Model    fleet.ModelID `json:"model"`
 	Stream   bool          `json:"stream"`
 	Status   int           `json:"status"`
-	Code     string        `json:"code,omitzero"` // empty: served completely
+	Code     string        `json:"code,omitzero"`    // empty: served completely
+	Message  string        `json:"message,omitzero"` // its cause; empty: none, or one that may quote the call
 	// Sealed is the X-Kith-Sealed of its answer, empty if calls are not sealed.
 	Sealed string `json:"sealed,omitzero"`
 }
@@ -48,7 +49,7 @@ type callsHere struct {
 
 func (c *callsHere) add(call *gateway.Call, out gateway.Outcome) {
 	made := CallHere{ID: call.ID, HubID: call.Trace.HubID, Started: call.Started.UTC(), TookMS: out.Duration.Milliseconds(),
-		Endpoint: call.Endpoint.Path(), Model: call.Model, Stream: call.Stream, Status: out.Status, Code: out.Code, Sealed: call.Trace.Sealed}
+		Endpoint: call.Endpoint.Path(), Model: call.Model, Stream: call.Stream, Status: out.Status, Code: out.Code, Message: out.Message, Sealed: call.Trace.Sealed}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if len(c.last) < maxCallsHere {

@@ -94,9 +94,14 @@ func (c *hubClient) remote(ctx context.Context, call *gateway.Call) (*gateway.An
 	}
 	s, err := c.sealing()
 	if err != nil {
-		return nil, fault.New(fault.CascadeExhausted, "cannot seal calls: %v; correct that, or set [privacy] sealed = \"off\"", err).WithNoRetry()
+		return nil, cannotSeal(err)
 	}
 	return s.caller.Do(ctx, call)
+}
+
+// cannotSeal returns the fault of a call if the keys of this login cannot be used.
+func cannotSeal(err error) *fault.Fault {
+	return fault.New(fault.CascadeExhausted, "cannot seal calls: %v; correct that, or set [privacy] sealed = \"off\"", err).WithNoRetry()
 }
 
 // Sealing returns the keys of this login, for the owner's commands. It fails if this
@@ -217,21 +222,20 @@ func (d *Daemon) serveTrust(w http.ResponseWriter, _ *http.Request) {
 // serveRefused serves GET /trust/refused on the socket: why this machine would not send a
 // call for a model and family to others.
 func (d *Daemon) serveRefused(w http.ResponseWriter, r *http.Request) {
-	s, err := d.sealing()
 	model := fleet.ModelID(r.FormValue("model"))
 	family, known := fleet.ParseFamily(r.FormValue("family"))
 	endpoint := map[fleet.Family]fleet.Endpoint{fleet.Embeddings: fleet.EmbeddingsEndpoint, fleet.Audio: fleet.Transcriptions}[family]
-	switch {
-	case !known, len(serving(d.offers.forOwner(), model, endpoint)) > 0:
-		err = nil // this machine serves it
-	case err == nil && s != nil:
-		err = s.caller.Refused(r.Context(), model, family)
-	}
 	why := Refused{}
-	if f := fault.Of(err); f != nil {
-		why.Message = f.Message
-	} else if err != nil {
-		why.Message = err.Error()
+	if known && len(serving(d.offers.forOwner(), model, endpoint)) == 0 { // else this machine serves it
+		s, err := d.sealing()
+		switch {
+		case err != nil:
+			why.Message = cannotSeal(err).Message
+		case s != nil:
+			if f := fault.Of(s.caller.Refused(r.Context(), model, family)); f != nil {
+				why.Message = f.Message
+			}
+		}
 	}
 	writeJSON(w, http.StatusOK, why)
 }

@@ -692,6 +692,21 @@ func TestSealModes(t *testing.T) {
 	h.link.until("it has another one", func(ad tunnel.Advertisement) bool { return len(ad.Seals) == 1 && ad.Seals[0] != id })
 }
 
+// A hub that gets lists is asked for one at the next call, not a minute later.
+func TestListAppears(t *testing.T) {
+	h := newSealHub(t, sealed.Prefer)
+	h.does(refuseWith(200, `{"id":"1","object":"chat.completion","choices":[]}`, "Content-Type", "application/json"))
+	r := h.caller(sealed.Prefer)
+	for _, c := range []struct {
+		noList bool
+		want   string
+	}{{true, "no; reason=no_list"}, {false, "yes"}} {
+		h.lies(func() { h.noList = c.noList })
+		resp := r.post("/v1/chat/completions", chat(false))
+		assert.That(t, resp.StatusCode == 200 && resp.Header.Get("X-Kith-Sealed") == c.want, c.want, resp.StatusCode, resp.Header)
+	}
+}
+
 // A call that was made here has the hub's id of it, sealed or in clear.
 func TestHubID(t *testing.T) {
 	for _, mode := range []sealed.Mode{sealed.Prefer, sealed.Off} {

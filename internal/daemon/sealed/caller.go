@@ -92,11 +92,7 @@ func (c *Caller) Do(ctx context.Context, call *gateway.Call) (*gateway.Answer, e
 		}
 		c.lists.drop(out.listKey())
 	}
-	code := fault.CascadeExhausted
-	if call.Endpoint.Family() == fleet.Chat {
-		code = fault.CapacityFull
-	}
-	return nil, fault.New(code, "the machines that serve %q change faster than the call can be sealed for them; try again",
+	return nil, fault.New(codeForNow(call.Endpoint.Family()), "the machines that serve %q change faster than the call can be sealed for them; try again",
 		call.Model)
 }
 
@@ -104,6 +100,14 @@ func (c *Caller) Do(ctx context.Context, call *gateway.Call) (*gateway.Answer, e
 func (c *Caller) clear(ctx context.Context, call *gateway.Call, reason string, reach fleet.KeyReach) (*gateway.Answer, error) {
 	call.Trace.Sealed = reason
 	return c.Clear(ctx, call, reach)
+}
+
+// codeForNow returns the code of a call that may be served if it is sent again.
+func codeForNow(of fleet.Family) fault.Code {
+	if of == fleet.Chat {
+		return fault.CapacityFull
+	}
+	return fault.CascadeExhausted
 }
 
 // refuse returns the fault of a call if nothing of it was sent.
@@ -151,21 +155,10 @@ func (o *outgoing) try(ctx context.Context) (*gateway.Answer, error) {
 func (c *Caller) way(ctx context.Context, key listKey, mode Mode) (plan, error) {
 	for now := time.Now(); ; c.lists.drop(key) { // a newer list may allow more
 		l, err := c.lists.get(ctx, key, c.fetch)
-		switch {
-		case err != nil:
-			return plan{}, err
-		case l.missing && mode == Require:
-			return plan{}, refuse(`the hub at %s has no sealed calls (its kith is too old): set [privacy] sealed = "prefer"`, c.Hub)
-		case l.missing && c.Keys.knowsKeys():
-			return plan{}, refuse("this machine knows keys and the hub at %s shows none: if it went back to an older kith, "+
-				`set [privacy] sealed = "off"`, c.Hub)
-		case l.missing:
-			return plan{clear: true, noList: true}, nil
-		}
-		p, err := c.Keys.plan(question{mode, key.model, key.family, now, now.Add(l.skew)}, l.machines)
 		if err != nil {
-			c.Report("cannot keep the keys of others: %v", err)
+			return plan{}, err
 		}
+		p := c.planBy(l, question{mode, key.model, key.family, now, now.Add(l.skew)})
 		switch {
 		case len(p.to) == 0 && l.fetched.Before(now):
 		case p.refusal != nil:
@@ -174,6 +167,24 @@ func (c *Caller) way(ctx context.Context, key listKey, mode Mode) (plan, error) 
 			return p, nil
 		}
 	}
+}
+
+// planBy decides the way of a call by a list, or without one if the hub has no lists.
+func (c *Caller) planBy(l *list, q question) plan {
+	switch {
+	case !l.missing:
+		p, err := c.Keys.plan(q, l.machines)
+		if err != nil {
+			c.Report("cannot keep the keys of others: %v", err)
+		}
+		return p
+	case q.mode == Require:
+		return plan{refusal: refuse(`the hub at %s has no sealed calls (its kith is too old): set [privacy] sealed = "prefer"`, c.Hub)}
+	case c.Keys.knowsKeys():
+		return plan{refusal: refuse("this machine knows keys and the hub at %s shows none: if it went back to an older kith, "+
+			`set [privacy] sealed = "off"`, c.Hub)}
+	}
+	return plan{clear: true, noList: true}
 }
 
 // Refused returns the fault of a call for a model, if nothing of it could be sent now.

@@ -122,7 +122,8 @@ type Received struct {
 var errHead = errors.New("the head of the call is not one that a daemon sealed")
 
 // Receive admits a sealed call by its headers. The refusal is stale_key for a key that this
-// machine does not have, and repeated for a call that it has opened. An error means that the headers were changed.
+// machine does not have, and repeated for a call that it has opened. An error means that the
+// headers were changed.
 func (m *Machine) Receive(h http.Header) (*Received, tunnel.Refusal, error) {
 	text, err := base64.StdEncoding.DecodeString(h.Get(tunnel.HeaderSealed))
 	if err != nil {

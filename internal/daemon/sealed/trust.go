@@ -242,8 +242,12 @@ func makePlan(q question, all []judgement) (p plan) {
 // another class that is pinned.
 func clearReach(all []judgement, best fleet.Class) (reach fleet.KeyReach) {
 	for _, j := range all {
-		if class := j.class(); j.pinned && class > best {
-			reach = max(reach, map[fleet.Class]fleet.KeyReach{fleet.Shared: fleet.OwnOnly, fleet.Grouped: fleet.OwnAndShared}[class])
+		switch class := j.class(); {
+		case !j.pinned || class <= best:
+		case class == fleet.Shared:
+			return fleet.OwnOnly
+		default:
+			reach = fleet.OwnAndShared
 		}
 	}
 	return reach
@@ -326,16 +330,12 @@ func (q *question) refuse(all []judgement, inClass func(*judgement) bool) *fault
 	if j := first[bad]; j != nil && j.clock {
 		return q.refuseClock(j, refuse)
 	}
-	busy := fault.CascadeExhausted
-	if q.family == fleet.Chat {
-		busy = fault.CapacityFull
-	}
 	switch {
 	case first[silent] != nil:
-		return fault.New(busy, "%s does not show its key, and nothing else that serves %q can be sealed to; "+
+		return fault.New(codeForNow(q.family), "%s does not show its key, and nothing else that serves %q can be sealed to; "+
 			"try again", first[silent].title(), q.model)
 	case away != nil && away.State == fleet.Returning.String() && q.family == fleet.Chat:
-		return fault.New(busy, "%s is reconnecting, and nothing else that serves %q can be sealed to; "+
+		return fault.New(codeForNow(q.family), "%s is reconnecting, and nothing else that serves %q can be sealed to; "+
 			"try again", away.title(), q.model)
 	case away != nil:
 		return fault.New(fault.MachineOffline, "%s is offline, and nothing else that serves %q can be sealed to",
