@@ -1,12 +1,15 @@
 package cli
 
 import (
+	"bytes"
 	"cmp"
 	"context"
+	"encoding/json/v2"
 	"fmt"
 	"net/http"
 	"net/url"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -30,12 +33,35 @@ func (a *app) why() *cobra.Command {
 			return a.whyCall(ctx, args[0])
 		}
 		in := api.ModelQuestion{Model: fleet.ModelID(args[0]), Family: family}
-		return ask(ctx, a.account("say why"), api.ExplainModel.With(in), func(w api.Why) {
-			a.showWhy(w, a.refusedHere(ctx, &in))
-		})
+		return a.whyModel(ctx, in)
 	}))
 	cmd.Flags().StringVar(&family, "family", "chat", "what the model is for: chat, embeddings or audio")
 	return cmd
+}
+
+// whyModel shows what would happen to a call for a model: at the hub, and before it at this
+// machine's daemon.
+func (a *app) whyModel(ctx context.Context, in api.ModelQuestion) error {
+	hub, err := a.toAccount()
+	if err != nil {
+		return err
+	}
+	why, text, err := fetch(ctx, hub, "say why", api.ExplainModel.With(in))
+	if err != nil {
+		return err
+	}
+	refused := a.refusedHere(ctx, &in)
+	switch {
+	case !a.json:
+		a.showWhy(why, refused)
+		return nil
+	case refused != "":
+		text, err = withMember(text, "refused_here", refused)
+	}
+	if err != nil {
+		return err
+	}
+	return a.writeJSON(text)
 }
 
 // whyCall shows what happened to a call. For one that was made at this machine's daemon, it
@@ -48,7 +74,35 @@ func (a *app) whyCall(ctx context.Context, id string) error {
 	if here != nil && correlationID.MatchString(here.HubID) {
 		id = here.HubID
 	}
-	return ask(ctx, a.account("say why"), api.ExplainCall.With(api.CallID{Call: id}), func(s api.CallTrace) { a.showTrace(s, here) })
+	hub, err := a.toAccount()
+	if err != nil {
+		return err
+	}
+	trace, text, err := fetch(ctx, hub, "say why", api.ExplainCall.With(api.CallID{Call: id}))
+	switch {
+	case err != nil:
+		return err
+	case !a.json:
+		a.showTrace(trace, here)
+		return nil
+	case here != nil:
+		text, err = withMember(text, "here", here)
+	}
+	if err != nil {
+		return err
+	}
+	return a.writeJSON(text)
+}
+
+// withMember adds a member to an answer of the hub, which is an object and is otherwise
+// printed as it came.
+func withMember(answer []byte, name string, value any) ([]byte, error) {
+	member, err := json.Marshal(map[string]any{name: value})
+	if err != nil {
+		return nil, err
+	}
+	answer = bytes.TrimSuffix(bytes.TrimSpace(answer), []byte("}"))
+	return slices.Concat(answer, []byte(","), member[1:]), nil
 }
 
 // callHere returns what this machine's daemon knows of a call; nil: nothing, or it does not run.
@@ -72,6 +126,9 @@ func (a *app) showCallHere(s *daemon.CallHere) {
 		a.fact("end", "served after %s", millis(s.TookMS))
 	} else {
 		a.fact("end", "%s (%d %s) after %s", strong(api.Title(s.Code)), s.Status, s.Code, millis(s.TookMS))
+	}
+	if s.Message != "" {
+		a.fact("why", "%s", s.Message)
 	}
 	a.fact("sealed", "%s", cmp.Or(map[string]string{sealed.Here: "this machine served it"}[s.Sealed], sealedReason(s.Sealed), "off"))
 }
