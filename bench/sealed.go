@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json/v2"
 	"fmt"
-	"io"
 	"net"
 	"net/http"
 	"os"
@@ -120,43 +119,21 @@ func (s *sealedTable) figures(got map[string]map[string][]figure, about string) 
 }
 
 // traffic counts what passes between a daemon and the hub, with TLS and heartbeats.
-type traffic struct{ up, down atomic.Int64 }
+type traffic struct{ up, down counter }
 
 // listen starts a proxy to the hub and returns its address.
 func (c *traffic) listen(hub string) string {
 	listener := must(net.Listen("tcp", "127.0.0.1:0"))
-	go func() {
-		for {
-			in, err := listener.Accept()
-			if err != nil {
-				return
-			}
-			out, err := net.Dial("tcp", hub)
-			if err != nil {
-				in.Close()
-				continue
-			}
-			pass := func(to, from net.Conn, n *atomic.Int64) {
-				_, _ = io.Copy(counted{to, n}, from)
-				to.Close()
-				from.Close()
-			}
-			go pass(out, in, &c.up)
-			go pass(in, out, &c.down)
-		}
-	}()
+	go enginetest.Relay(listener, hub, &c.up, &c.down)
 	return listener.Addr().String()
 }
 
-type counted struct {
-	io.Writer
-	n *atomic.Int64
-}
+// counter counts the bytes that are written to it.
+type counter struct{ atomic.Int64 }
 
-func (c counted) Write(p []byte) (int, error) {
-	n, err := c.Writer.Write(p)
-	c.n.Add(int64(n))
-	return n, err
+func (c *counter) Write(p []byte) (int, error) {
+	c.Add(int64(len(p)))
+	return len(p), nil
 }
 
 // of returns the bytes of one call, to the hub and from it.

@@ -6,7 +6,6 @@ import (
 	"encoding/base64"
 	"encoding/hex"
 	"fmt"
-	"io"
 	"io/fs"
 	"net"
 	"os"
@@ -17,6 +16,8 @@ import (
 	"unicode/utf16"
 
 	"github.com/rogpeppe/go-internal/testscript"
+
+	"github.com/kith/kith/internal/enginetest"
 )
 
 // tap records what goes to and from the hub.
@@ -42,26 +43,7 @@ func wiretap(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Defer(func() { l.Close() })
 	t := new(tap)
 	of(ts).tap = t
-	go func() {
-		for {
-			in, err := l.Accept()
-			if err != nil {
-				return
-			}
-			out, err := net.Dial("tcp", hub)
-			if err != nil {
-				in.Close()
-				continue
-			}
-			pass := func(to, from net.Conn) {
-				_, _ = io.Copy(io.MultiWriter(t, to), from)
-				to.Close()
-				from.Close()
-			}
-			go pass(out, in)
-			go pass(in, out)
-		}
-	}()
+	go enginetest.Relay(l, hub, t, t)
 	ts.Setenv("SITE", "http://"+l.Addr().String())
 	ts.Setenv("HUB", "http://"+l.Addr().String()+"/v1")
 }

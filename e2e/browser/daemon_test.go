@@ -49,27 +49,7 @@ func (d *daemon) refused() int { return int(d.answers403.Load()) }
 // listens, byte for byte, and counts the answers of its guard.
 func (d *daemon) relay(t *testing.T, at net.Listener, to string) {
 	t.Cleanup(func() { at.Close() })
-	go func() {
-		for {
-			client, err := at.Accept()
-			if err != nil {
-				return
-			}
-			server, err := net.Dial("tcp", to)
-			if err != nil {
-				client.Close()
-				continue
-			}
-			go func() {
-				_, _ = io.Copy(server, client) // either end may leave at any time
-				server.Close()
-			}()
-			go func() {
-				_, _ = io.Copy(io.MultiWriter(d.counter(), client), server)
-				client.Close()
-			}()
-		}
-	}()
+	go enginetest.Relay(at, to, io.Discard, d.counter())
 }
 
 // counter counts the heads of refusals in one connection's answers.

@@ -9,6 +9,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"net"
 	"net/http"
@@ -307,5 +308,28 @@ func OneDay() {
 	now := time.Now()
 	if left := now.Truncate(24 * time.Hour).Add(24 * time.Hour).Sub(now); left < time.Minute {
 		time.Sleep(left)
+	}
+}
+
+// Relay passes the connections to l on to an address, byte for byte, until l is closed. up
+// gets a copy of what goes there, and down of what comes back, both from several goroutines.
+func Relay(l net.Listener, to string, up, down io.Writer) {
+	pass := func(into, from net.Conn, copied io.Writer) {
+		_, _ = io.Copy(io.MultiWriter(copied, into), from) // either end may leave at any time
+		into.Close()
+		from.Close()
+	}
+	for {
+		client, err := l.Accept()
+		if err != nil {
+			return
+		}
+		server, err := net.Dial("tcp", to)
+		if err != nil {
+			client.Close()
+			continue
+		}
+		go pass(server, client, up)
+		go pass(client, server, down)
 	}
 }
