@@ -166,8 +166,9 @@ func tryCall(v *visit) (*http.Request, error) {
 	return chatCall(v.Context(), chatRequest{Model: model, Messages: append(conversation(v), said{"user", question})})
 }
 
-// tryPage handles GET /try, and /try/CHAT, whose chat is only in the browser. DOMPurify sanitizes what a model wrote before it becomes part
-// of the page, and the browser does not prefetch DNS for links in it.
+// tryPage handles GET /try, and /try/CHAT, whose chat is only in the browser. DOMPurify
+// sanitizes what a model wrote before it becomes part of the page, and the browser does not
+// prefetch DNS for links in it.
 func (s *Site) tryPage(v *visit) (reply, error) {
 	data, err := s.tryData(v)
 	v.header.Set("Content-Security-Policy", v.header.Get("Content-Security-Policy")+"; worker-src 'self'; "+

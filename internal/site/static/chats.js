@@ -9,13 +9,6 @@ const chatList = (chats, { current, changed, removed }) => {
   const place = at("history"), find = at("find"), menu = at("chat-menu");
   let all = [], chosen = null;
 
-  function element(kind, className, ...content) {
-    const made = document.createElement(kind);
-    if (className) made.className = className;
-    made.append(...content);
-    return made;
-  }
-
   const midnight = (time) => new Date(time).setHours(0, 0, 0, 0);
   function heading(chat) {
     if (chat.pinned) return "Pinned";
@@ -41,8 +34,7 @@ const chatList = (chats, { current, changed, removed }) => {
 
   // Draws the chats that have each word of the search, in any order.
   function draw() {
-    const words = find.value.toLowerCase().split(/\s+/);
-    const found = all.filter(({ text }) => words.every((word) => text.includes(word)));
+    const finds = finder(find.value), found = all.filter(({ text }) => finds(text));
     place.replaceChildren();
     let list = null, last = "";
     for (const { chat } of found) {

@@ -6,13 +6,6 @@ const modelPicker = (select) => {
   const label = select.closest("label"), name = label.firstElementChild.textContent;
   let found = [], active = -1;
 
-  function element(kind, className, ...content) {
-    const made = document.createElement(kind);
-    if (className) made.className = className;
-    made.append(...content);
-    return made;
-  }
-
   const button = element("button", "secondary picker");
   const field = element("input"), list = element("ul"), none = element("p", "muted", "No models match");
   const panel = element("div", "pop models", field, list, none);
@@ -24,6 +17,7 @@ const modelPicker = (select) => {
   panel.setAttribute("role", "dialog");
   panel.setAttribute("aria-label", name);
   field.type = "search";
+  field.autofocus = true; // when the list opens
   field.autocomplete = "off";
   field.spellcheck = false;
   field.placeholder = "Find a model";
@@ -57,8 +51,8 @@ const modelPicker = (select) => {
 
   // Lists the models with each word that was typed, in any order.
   function show() {
-    const words = field.value.toLowerCase().split(/\s+/);
-    found = [...select.options].filter((option) => words.every((word) => option.text.toLowerCase().includes(word)));
+    const finds = finder(field.value);
+    found = [...select.options].filter((option) => finds(option.text.toLowerCase()));
     list.replaceChildren(...found.map((option, i) => {
       const item = element("li", "", element("span", "", option.value || option.text));
       if (option.dataset.state) item.prepend(dot(option.dataset.tone));
@@ -101,13 +95,17 @@ const modelPicker = (select) => {
     });
   }
 
+  // Before the list is shown, so that nothing is lost that is typed at once.
+  panel.addEventListener("beforetoggle", ({ newState }) => {
+    if (newState !== "open") return;
+    field.value = "";
+    show();
+  });
   panel.addEventListener("toggle", ({ newState }) => {
     source?.close();
     source = null;
     if (newState !== "open") return;
-    field.value = "";
-    show();
-    field.focus();
+    activate(active); // it can be scrolled to now
     listen();
   });
   field.addEventListener("input", show);

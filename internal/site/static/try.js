@@ -28,13 +28,6 @@
     return { id, at: Date.now(), title: "", turns: [] };
   }
 
-  function element(name, className, ...content) {
-    const made = document.createElement(name);
-    if (className) made.className = className;
-    made.append(...content);
-    return made;
-  }
-
   function button(text, label, act) {
     const made = element("button", "small plain", text);
     made.type = "button";
