@@ -128,8 +128,7 @@ func (w *walk) refusedTry() {
 	op.send("form[action='/machines/resume'] button")
 }
 
-// counted finds the calls on /usage: in the table, and over it in a chart that a
-// script draws.
+// counted finds the calls on /usage: in the table, in bars, and in lines that a script draws.
 func (w *walk) counted() {
 	op := w.op
 	w.until("the calls are counted", func() bool { op.open("/usage?days=7"); return op.text("#caller-codes") != "" })
@@ -148,9 +147,14 @@ func (w *walk) counted() {
 		}
 		return
 	}
+	for _, view := range []string{"calls-model", "tokens-member"} {
+		op.leads(200, clickOn("nav[aria-label=Chart] a[href$="+view+"]"))
+		w.look(op, "usage-"+view)
+	}
+	op.open("/usage?days=7")
 	w.until("both charts are drawn", func() bool { return charts() == 2 })
 	w.look(op, "usage-charts")
-	for _, view := range []string{"tokens", "waits", "calls"} {
+	for _, view := range []string{"waits", "first"} {
 		run(op, chromedp.Evaluate[bool](fmt.Sprintf(`(() => { const s = document.querySelector("main section select"); s.value = %q; return s.dispatchEvent(new Event("change")); })()`, view)))
 		assert.Equal(w.t, charts(), 2, view, "charts are drawn")
 	}

@@ -78,8 +78,10 @@ var parameterTexts = map[string]string{
 	"model":  "a model's id", "family": "chat (when absent), embeddings or audio",
 	"outcome": "served or refused", "code": "the code that it ended with", "q": "a part of its id, model, caller, code or machine",
 	"from": "a time, UTC: what began then or later", "to": "a time, UTC: what began before",
-	"days": "1 to 366, today included; 30 when absent. By the hour 1 to 14, and 1 when absent; by the week 84 when absent",
-	"by":   "hour, day (when absent) or week: what the sums in days are of",
+	"days":  "1 to 366, today included; 30 when absent. By the hour 1 to 14, and 1 when absent; by the week 84 when absent",
+	"by":    "hour, day (when absent) or week: what the sums in days are of",
+	"zone":  "the time zone of days and weeks, such as Europe/Lisbon; UTC when absent, and for spans of more than 13 weeks",
+	"split": "model or member: divide each sum in days by these, in parts",
 }
 
 // The operator's routes, on the socket in the hub's data folder. The operator's pages use

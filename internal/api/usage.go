@@ -30,7 +30,8 @@ const maxOthers = 100
 type UsagePage struct {
 	Days  int       `json:"days"`
 	By    Step      `json:"by"`
-	Since string    `json:"since"`     // the first hour, day or week, UTC, in the format of UsageOfDay
+	Zone  string    `json:"zone"`      // the time zone of days, weeks and Week
+	Since string    `json:"since"`     // the first hour, day or week, in the format of UsageOfDay
 	As    UsageSide `json:"as_caller"` // the member's own calls
 	On    UsageSide `json:"as_owner"`  // all calls on the member's machines
 }
@@ -49,6 +50,9 @@ type UsageSide struct {
 	// side.
 	Keys  []UsageOfKey  `json:"keys,omitzero"`
 	Codes []UsageOfCode `json:"codes"`
+	// Week is the number of calls by day of the week, Monday first, and by hour of the day,
+	// for at most the last 13 weeks; absent without calls and where the steps are hours.
+	Week [][]int64 `json:"week,omitzero"`
 }
 
 // UsageSum is a sum over calls.
@@ -98,11 +102,25 @@ func (s *UsageSum) add(more UsageSum) {
 	s.TokensOut += more.TokensOut
 }
 
-// UsageOfDay is the sum for an hour, a day or a week, UTC.
+// UsageOfDay is the sum for an hour, a day or a week.
 type UsageOfDay struct {
-	Day string `json:"day"` // like 2026-11-21; an hour like 2026-11-21T14:00; a week is its Monday
+	Day string `json:"day"` // like 2026-11-21; an hour like 2026-11-21T14:00, UTC; a week is its Monday
 	UsageSum
+	// Parts divide the sum as Span.Split asks: those of the models or members with the most
+	// calls in the span, at most 7 and in that order. The rest of the sum is of others.
+	Parts []UsagePart `json:"parts,omitzero"`
 }
+
+// UsagePart is the part of a sum that is of one model or member.
+type UsagePart struct {
+	Name      string `json:"name"`
+	Calls     int64  `json:"calls"`
+	TokensIn  int64  `json:"tokens_in"`
+	TokensOut int64  `json:"tokens_out"`
+}
+
+// mostParts is the maximum number of parts of a sum.
+const mostParts = 7
 
 // UsageOfModel is the sum for a model.
 type UsageOfModel struct {
@@ -178,9 +196,30 @@ type UsageOfCode struct {
 type Span struct {
 	Days string `json:"-" query:"days"` // a number; empty: 1 for hours, 30 for days, 84 for weeks
 	By   Step   `json:"-" query:"by"`   // empty: Day
+	// Zone is the IANA name of the time zone of days and weeks; empty: UTC. Sums from before
+	// the last 13 weeks are of days UTC, and so is then everything.
+	Zone  string `json:"-" query:"zone"`
+	Split Split  `json:"-" query:"split"` // empty: sums have no parts
 }
 
-// Step is the period of each sum: an hour, a day or a week, UTC.
+// HubSpan is a Span for the usage of all members, whose days are UTC.
+type HubSpan struct {
+	Days  string `json:"-" query:"days"`
+	By    Step   `json:"-" query:"by"`
+	Split Split  `json:"-" query:"split"` // by model only, since no member is named
+}
+
+// Split is what the parts of a sum are of.
+type Split string
+
+// The splits. Members are the owners of the machines that served the caller's calls, or the
+// callers on the owner's machines.
+const (
+	ByModel  Split = "model"
+	ByMember Split = "member"
+)
+
+// Step is the period of each sum: an hour, a day or a week.
 type Step string
 
 // The steps.
@@ -190,17 +229,21 @@ const (
 	Week Step = "week"
 )
 
-// Begin returns the start of the step that contains t.
+// Begin returns the start of the step that contains t: of an hour in UTC, of a day or a week
+// in the zone of t.
 func (s Step) Begin(t time.Time) time.Time {
-	switch t = t.UTC(); s {
-	case Hour:
-		return t.Truncate(time.Hour)
-	case Week:
-		t = t.Truncate(24 * time.Hour)
-		return t.AddDate(0, 0, -(int(t.Weekday())+6)%7)
+	if s == Hour {
+		return t.UTC().Truncate(time.Hour)
 	}
-	return t.Truncate(24 * time.Hour)
+	day := time.Date(t.Year(), t.Month(), t.Day(), 0, 0, 0, 0, t.Location())
+	if s == Week {
+		return day.AddDate(0, 0, -weekday(t))
+	}
+	return day
 }
+
+// weekday returns the day of the week of t, from 0 for Monday.
+func weekday(t time.Time) int { return (int(t.Weekday()) + 6) % 7 }
 
 // Next returns the start of the following step.
 func (s Step) Next(begin time.Time) time.Time {
@@ -224,19 +267,35 @@ func (s Step) layout() string {
 // Name returns the step's name in UsageOfDay.
 func (s Step) Name(begin time.Time) string { return begin.Format(s.layout()) }
 
-// Parse returns the start of the step with the given name.
-func (s Step) Parse(name string) (time.Time, error) { return time.Parse(s.layout(), name) }
+// Parse returns the start of the step with the given name. The zone is that of UsagePage.
+func (s Step) Parse(name, zone string) (time.Time, error) {
+	at, err := time.LoadLocation(zone)
+	if err != nil || s == Hour {
+		at = time.UTC
+	}
+	return time.ParseInLocation(s.layout(), name, at)
+}
 
 // steps is a parsed Span.
 type steps struct {
 	Step
 	days  int
 	since time.Time // start of the first step
+	zone  *time.Location
+	split Split
+	hours bool // the hourly sums reach back to since
 }
+
+// of returns the start of the step that contains t.
+func (s steps) of(t time.Time) time.Time { return s.Begin(t.In(s.zone)) }
 
 // read parses the span, with now as its end.
 func (in Span) read(now time.Time) (steps, error) {
-	s := steps{Step: cmp.Or(in.By, Day)}
+	zone, err := fleet.ParseZone(in.Zone)
+	if err != nil {
+		return steps{}, fault.New(fault.InvalidRequest, "%v", err).WithParam("zone")
+	}
+	s := steps{Step: cmp.Or(in.By, Day), zone: zone, split: in.Split}
 	most := maxUsageDays
 	switch s.Step {
 	case Hour:
@@ -249,20 +308,33 @@ func (in Span) read(now time.Time) (steps, error) {
 		return steps{}, fault.New(fault.InvalidRequest, "by is hour, day or week, not %.20q", in.By).WithParam("by")
 	}
 	if in.Days != "" {
-		var err error
 		if s.days, err = strconv.Atoi(in.Days); err != nil || s.days < 1 || s.days > most {
 			return steps{}, fault.New(fault.InvalidRequest, "days is a whole number from 1 to %d, not %.20q", most, in.Days).WithParam("days")
 		}
 	}
-	s.since = s.Begin(Day.Begin(now).AddDate(0, 0, 1-s.days))
-	if s.Step == Hour { // the last hour is the current one
-		s.since = Hour.Begin(now).Add(time.Hour - time.Duration(s.days)*24*time.Hour)
+	if s.split != "" && s.split != ByModel && s.split != ByMember {
+		return steps{}, fault.New(fault.InvalidRequest, "split is model or member, not %.20q", s.split).WithParam("split")
+	}
+	s.begin(now)
+	if s.hours = s.since.After(now.Add(-account.UsageHoursLife)); !s.hours {
+		s.zone = time.UTC
+		s.begin(now)
 	}
 	return s, nil
 }
 
-// getUsage sums the caller's usage in the span. Days and weeks use the daily sums; hours,
-// keys and times to the first token use the hourly sums.
+// begin sets the start of the first step, so that the last one contains now.
+func (s *steps) begin(now time.Time) {
+	if s.Step == Hour {
+		s.since = Hour.Begin(now).Add(time.Hour - time.Duration(s.days)*24*time.Hour)
+	} else {
+		s.since = s.of(Day.Begin(now.In(s.zone)).AddDate(0, 0, 1-s.days))
+	}
+}
+
+// getUsage sums the caller's usage in the span, from the hourly sums as far as they reach,
+// else from the daily ones. Keys, times to the first token and the week always come from the
+// hourly sums.
 func (a *API) getUsage(ctx context.Context, c fleet.Caller, in Span) (UsagePage, error) {
 	steps, err := in.read(a.DB.Now())
 	if err != nil {
@@ -274,7 +346,7 @@ func (a *API) getUsage(ctx context.Context, c fleet.Caller, in Span) (UsagePage,
 	if err = a.DB.HoursOfCaller(ctx, string(c.Member), steps.since, as.addHour); err == nil {
 		err = a.DB.HoursOfOwner(ctx, string(c.Member), steps.since, on.addHour)
 	}
-	if err == nil && steps.Step != Hour {
+	if err == nil && !steps.hours {
 		if err = a.DB.DaysOfCaller(ctx, string(c.Member), steps.since, as.add); err == nil {
 			err = a.DB.DaysOfOwner(ctx, string(c.Member), steps.since, on.add)
 		}
@@ -284,7 +356,7 @@ func (a *API) getUsage(ctx context.Context, c fleet.Caller, in Span) (UsagePage,
 	}
 	asCaller, err := a.usageSide(ctx, c, as)
 	asOwner, err2 := a.usageSide(ctx, c, on)
-	return UsagePage{steps.days, steps.Step, steps.Name(steps.since), asCaller, asOwner}, cmp.Or(err, err2)
+	return UsagePage{steps.days, steps.Step, steps.zone.String(), steps.Name(steps.since), asCaller, asOwner}, cmp.Or(err, err2)
 }
 
 // HubUsage is the usage of all members since Since. It contains no names of members or
@@ -292,12 +364,13 @@ func (a *API) getUsage(ctx context.Context, c fleet.Caller, in Span) (UsagePage,
 type HubUsage struct {
 	Days    int            `json:"days"`
 	By      Step           `json:"by"`
-	Since   string         `json:"since"`   // the same as in UsagePage
+	Since   string         `json:"since"`   // the same as in UsagePage, UTC
 	Members int64          `json:"members"` // members who made calls
 	Total   UsageSum       `json:"total"`
 	Steps   []HubStep      `json:"steps"` // the hours, days or weeks with calls, in order
 	Models  []UsageOfModel `json:"models"`
 	Codes   []UsageOfCode  `json:"codes"`
+	Week    [][]int64      `json:"week,omitzero"` // as in UsageSide
 }
 
 // HubStep is the sum for an hour, a day or a week.
@@ -308,14 +381,17 @@ type HubStep struct {
 
 // operatorGetUsage sums the usage of all members in the span, in the same way as getUsage
 // for one member.
-func (a *API) operatorGetUsage(ctx context.Context, _ fleet.Caller, in Span) (HubUsage, error) {
-	steps, err := in.read(a.DB.Now())
+func (a *API) operatorGetUsage(ctx context.Context, _ fleet.Caller, in HubSpan) (HubUsage, error) {
+	steps, err := Span{Days: in.Days, By: in.By, Split: in.Split}.read(a.DB.Now())
+	if err == nil && in.Split == ByMember {
+		err = fault.New(fault.InvalidRequest, "split is model, not %.20q: the hub's usage names no member", in.Split).WithParam("split")
+	}
 	if err != nil {
 		return HubUsage{}, err
 	}
 	all := adding(steps, func(account.UsageDay) string { return "" })
 	err = a.DB.HoursOfHub(ctx, steps.since, all.addHour)
-	if err == nil && steps.Step != Hour {
+	if err == nil && !steps.hours {
 		err = a.DB.DaysOfHub(ctx, steps.since, all.add)
 	}
 	if err != nil {
@@ -326,7 +402,7 @@ func (a *API) operatorGetUsage(ctx context.Context, _ fleet.Caller, in Span) (Hu
 		return HubUsage{}, err
 	}
 	side, err := a.usageSide(ctx, fleet.Caller{}, all)
-	usage := HubUsage{Days: steps.days, By: steps.Step, Since: steps.Name(steps.since), Members: members, Total: side.Total, Models: side.Models, Codes: side.Codes}
+	usage := HubUsage{Days: steps.days, By: steps.Step, Since: steps.Name(steps.since), Members: members, Total: side.Total, Models: side.Models, Codes: side.Codes, Week: side.Week}
 	at := map[string]int64{}
 	for begin, n := range active {
 		at[steps.Name(begin)] = n
@@ -341,11 +417,13 @@ type addition struct {
 	other                                  func(account.UsageDay) string // returns the other member of a call
 	total                                  tally
 	days, models, machines, members, codes sums
-	keys                                   sums // nil: the keys of this side are not the member's
+	keys                                   sums            // nil: the keys of this side are not the member's
+	parts                                  map[string]sums // of each step, as the span asks
+	week                                   [][]int64       // nil: no calls, or the steps are hours
 }
 
 func adding(s steps, other func(account.UsageDay) string) *addition {
-	return &addition{steps: s, other: other, days: sums{}, models: sums{}, machines: sums{}, members: sums{}, codes: sums{}}
+	return &addition{steps: s, other: other, days: sums{}, models: sums{}, machines: sums{}, members: sums{}, codes: sums{}, parts: map[string]sums{}}
 }
 
 // add adds a daily sum.
@@ -355,17 +433,37 @@ func (a *addition) add(d account.UsageDay) {
 		t.add(sum)
 	}
 	a.codes.of(d.Code).add(sum)
+	if a.steps.split == "" {
+		return
+	}
+	name, step := d.Model, a.steps.Name(a.steps.of(d.Day))
+	if a.steps.split == ByMember {
+		name = a.other(d)
+	}
+	if a.parts[step] == nil {
+		a.parts[step] = sums{}
+	}
+	a.parts[step].of(name).add(sum)
 }
 
-// addHour adds an hourly sum: its times to the first token, its key and, if the steps are
-// hours, everything else.
+// addHour adds an hourly sum: its times to the first token, its key and, if the hourly sums
+// reach back far enough, everything else.
 func (a *addition) addHour(h account.UsageHour) {
 	d := account.UsageDay{
 		Day: h.Hour, MemberID: h.MemberID, OwnerID: h.OwnerID, MachineID: h.MachineID, Model: h.Model, Code: h.Code,
 		Calls: h.Calls, Waited: h.Waited, TokensIn: h.TokensIn, TokensOut: h.TokensOut,
 	}
-	if a.steps.Step == Hour {
+	if a.steps.hours {
 		a.add(d)
+	}
+	if a.steps.Step != Hour {
+		if a.week == nil {
+			for range 7 {
+				a.week = append(a.week, make([]int64, 24))
+			}
+		}
+		at := h.Hour.In(a.steps.zone)
+		a.week[weekday(at)][at.Hour()] += h.Calls
 	}
 	if a.keys != nil {
 		a.keys.of(h.KeyID).add(sumOf(d))
@@ -381,7 +479,7 @@ func (a *addition) addHour(h account.UsageHour) {
 // of returns the tallies that include the calls, except that for their code.
 func (a *addition) of(d account.UsageDay) [5]*tally {
 	return [...]*tally{
-		&a.total, a.days.of(a.steps.Name(a.steps.Begin(d.Day))), a.models.of(d.Model), a.machines.of(d.MachineID), a.members.of(a.other(d)),
+		&a.total, a.days.of(a.steps.Name(a.steps.of(d.Day))), a.models.of(d.Model), a.machines.of(d.MachineID), a.members.of(a.other(d)),
 	}
 }
 
@@ -390,8 +488,8 @@ func (a *API) usageSide(ctx context.Context, c fleet.Caller, of *addition) (Usag
 	for _, none := range []sums{of.machines, of.members, of.codes} { // no machine accepted the call, or it was served
 		delete(none, "")
 	}
-	side := UsageSide{Total: of.total.sum()}
-	side.Days = sorted(of.days, func(day string, s UsageSum) UsageOfDay { return UsageOfDay{day, s} })
+	side := UsageSide{Total: of.total.sum(), Week: of.week}
+	side.Days = sorted(of.days, func(day string, s UsageSum) UsageOfDay { return UsageOfDay{Day: day, UsageSum: s} })
 	slices.SortFunc(side.Days, func(a, b UsageOfDay) int { return cmp.Compare(a.Day, b.Day) })
 	side.Models = sorted(of.models, func(name string, s UsageSum) UsageOfModel { return UsageOfModel{name, s} })
 	side.Codes = sorted(of.codes, func(name string, s UsageSum) UsageOfCode { return UsageOfCode{name, s.Calls} })
@@ -405,12 +503,28 @@ func (a *API) usageSide(ctx context.Context, c fleet.Caller, of *addition) (Usag
 	})
 	side.Members = sorted(of.members, func(id string, s UsageSum) UsageOfMember { return UsageOfMember{id, id == string(c.Member), s} })
 	side.Members = side.Members[:min(len(side.Members), maxOthers)]
+	largest := views(side.Models[:min(len(side.Models), mostParts)], func(m UsageOfModel) string { return m.Model })
+	if of.steps.split == ByMember {
+		largest = views(side.Members[:min(len(side.Members), mostParts)], func(m UsageOfMember) string { return m.Member })
+	}
 	for i := range side.Members {
 		m, err := a.DB.Member(ctx, side.Members[i].Member)
 		if err != nil && !errors.Is(err, account.ErrNotFound) {
 			return side, err
 		}
 		side.Members[i].Member = m.Name // empty: only the ledger still has the id
+	}
+	for i := range side.Days {
+		for j, name := range largest {
+			sum := of.parts[side.Days[i].Day].get(name)
+			if sum.Calls == 0 {
+				continue
+			}
+			if of.steps.split == ByMember {
+				name = side.Members[j].Member
+			}
+			side.Days[i].Parts = append(side.Days[i].Parts, UsagePart{name, sum.Calls, sum.TokensIn, sum.TokensOut})
+		}
 	}
 	if of.keys == nil {
 		return side, nil
@@ -490,6 +604,14 @@ func (s sums) of(name string) *tally {
 		s[name] = new(tally)
 	}
 	return s[name]
+}
+
+// get returns the sum with a name, or zero.
+func (s sums) get(name string) UsageSum {
+	if t := s[name]; t != nil {
+		return t.UsageSum
+	}
+	return UsageSum{}
 }
 
 // sorted converts sums to rows, most calls first.

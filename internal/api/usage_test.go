@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json/v2"
 	"errors"
+	"fmt"
 	"log/slog"
 	"math/rand/v2"
 	"net/http"
@@ -97,23 +98,35 @@ func testUsage(t *testing.T, db *store.DB) {
 	date := func(ago int) string { return day(ago).Format(time.DateOnly) }
 
 	page, _ := usageOf(t, db, "ann", "?days=3")
-	want := UsagePage{Days: 3, By: "day", Since: date(2),
+	week := func(ones ...int) [][]int64 { // the calls at 01:00 of the last days
+		var all [][]int64
+		for range 7 {
+			all = append(all, make([]int64, 24))
+		}
+		for ago, n := range ones {
+			all[(int(day(ago).Weekday())+6)%7][1] = int64(n)
+		}
+		return all
+	}
+	want := UsagePage{Days: 3, By: "day", Zone: "UTC", Since: date(2),
 		As: UsageSide{
 			Total:    sum(4, 2, 2),
-			Days:     []UsageOfDay{{date(2), sum(2, 1, 0)}, {date(0), sum(2, 1, 2)}},
+			Days:     []UsageOfDay{{Day: date(2), UsageSum: sum(2, 1, 0)}, {Day: date(0), UsageSum: sum(2, 1, 2)}},
 			Models:   []UsageOfModel{{"m1", sum(2, 1, 2)}, {"m2", sum(1, 0, 0)}, {"m3", sum(1, 1, 0)}},
 			Machines: []UsageOfMachine{{"mch_desk", "desk", "Bob", sum(2, 1, 2)}, {"mch_gone", "", "", sum(1, 0, 0)}},
 			Members:  []UsageOfMember{{"", false, sum(2, 1, 2)}, {"Ann", true, sum(1, 0, 0)}}, // bob is no member any more
 			Keys:     []UsageOfKey{{UsageSum: sum(4, 2, 2)}},
 			Codes:    []UsageOfCode{{"CAPACITY_FULL", 1}, {"machine_offline", 1}},
+			Week:     week(2, 0, 2),
 		},
 		On: UsageSide{
 			Total:    sum(1, 0, 0),
-			Days:     []UsageOfDay{{date(2), sum(1, 0, 0)}},
+			Days:     []UsageOfDay{{Day: date(2), UsageSum: sum(1, 0, 0)}},
 			Models:   []UsageOfModel{{"m2", sum(1, 0, 0)}},
 			Machines: []UsageOfMachine{{"mch_gone", "", "", sum(1, 0, 0)}},
 			Members:  []UsageOfMember{{"Ann", true, sum(1, 0, 0)}},
 			Codes:    []UsageOfCode{},
+			Week:     week(0, 0, 1),
 		},
 	}
 	assert.Same(t, page, want, "-want +got")
@@ -131,6 +144,72 @@ func testUsage(t *testing.T, db *store.DB) {
 		if _, status := usageOf(t, db, "ann", query); status != http.StatusBadRequest {
 			t.Errorf("%s: %d", query, status)
 		}
+	}
+}
+
+// TestUsageInZone: days and weeks are those of the zone as far back as hours are kept, across
+// a change of its clocks and where its offset has minutes; before that they are UTC.
+func TestUsageInZone(t *testing.T) {
+	at := func(text string) time.Time { return assert.Value(time.Parse(time.RFC3339, text))(t) }
+	now := at("2026-11-03T12:00:00Z")
+	for name, test := range map[string]struct {
+		in    Span
+		since string
+		zone  string
+		of    map[string]string
+	}{
+		"utc": {Span{Days: "2"}, "2026-11-02", "UTC", map[string]string{"2026-11-02T23:59:00Z": "2026-11-02"}},
+		"west": {Span{Days: "3", Zone: "America/New_York"}, "2026-11-01", "America/New_York", map[string]string{
+			"2026-11-01T04:00:00Z": "2026-11-01", "2026-11-02T04:59:00Z": "2026-11-01", "2026-11-02T05:00:00Z": "2026-11-02"}},
+		"half an hour": {Span{Days: "2", Zone: "Asia/Kolkata"}, "2026-11-02", "Asia/Kolkata", map[string]string{"2026-11-02T18:00:00Z": "2026-11-02", "2026-11-02T19:00:00Z": "2026-11-03"}},
+		"a week":       {Span{Days: "1", By: Week, Zone: "Pacific/Auckland"}, "2026-11-02", "Pacific/Auckland", map[string]string{"2026-11-01T11:00:00Z": "2026-11-02", "2026-11-01T10:59:00Z": "2026-10-26"}},
+		"hours":        {Span{By: Hour, Zone: "Asia/Kolkata"}, "2026-11-02T13:00", "Asia/Kolkata", map[string]string{"2026-11-02T18:30:00Z": "2026-11-02T18:00"}},
+		"too long":     {Span{Days: "92", Zone: "Asia/Kolkata"}, "2026-08-04", "UTC", map[string]string{"2026-11-02T19:00:00Z": "2026-11-02"}},
+	} {
+		steps := assert.Value(test.in.read(now))(t)
+		assert.Equal(t, steps.Name(steps.since)+" "+steps.zone.String(), test.since+" "+test.zone, name)
+		for moment, want := range test.of {
+			assert.Equal(t, steps.Name(steps.of(at(moment))), want, name, moment)
+		}
+		begin := assert.Value(steps.Parse(test.since, test.zone))(t)
+		assert.That(t, begin.Equal(steps.since), name, begin, steps.since)
+	}
+	for _, zone := range []string{"Mars/Olympus", "Local", "../etc"} {
+		if _, err := (Span{Zone: zone}).read(now); err == nil {
+			t.Errorf("the zone %q is taken", zone)
+		}
+	}
+}
+
+// TestUsageParts: a day is divided by the models or members with the most calls in the
+// span, and what is left of it is of others.
+func TestUsageParts(t *testing.T) { atNoon(t, testUsageParts) }
+
+func testUsageParts(t *testing.T, db *store.DB) {
+	now := time.Now()
+	var calls []account.Usage
+	for i := range 9 {
+		member := fmt.Sprint("mem_", i)
+		check(t, db.CreateMember(t.Context(), account.Member{ID: member, Name: fmt.Sprint("Member ", i), Created: now}))
+		for n := range 10 - i {
+			calls = append(calls, account.Usage{
+				CallID: fmt.Sprint(i, "-", n), Attempt: 1, Started: now, MemberID: member, OwnerID: "mem_0", MachineID: "mch", Model: fmt.Sprint("m", i), TokensIn: 1, TokensOut: 2,
+			})
+		}
+	}
+	check(t, db.RecordUsage(t.Context(), calls))
+	for split, first := range map[string]string{"model": "m0", "member": "Member 0"} {
+		page, _ := usageOf(t, db, "mem_0", "?days=1&split="+split)
+		parts := page.On.Days[0].Parts
+		assert.Equal(t, len(parts), mostParts, split)
+		assert.Same(t, parts[0], UsagePart{first, 10, 10, 20}, split)
+		assert.That(t, parts[6].Calls == 4 && page.On.Days[0].Calls == 54, split, "the sum", page.On.Days[0])
+		assert.Equal(t, len(page.As.Days[0].Parts), 1, split, "of one's own calls")
+	}
+	page, _ := usageOf(t, db, "mem_0", "?days=1")
+	assert.Equal(t, len(page.On.Days[0].Parts), 0, "parts that no one asked for")
+	if _, status := usageOf(t, db, "mem_0", "?split=key"); status != http.StatusBadRequest {
+		t.Errorf("split=key: %d", status)
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/kith/kith/internal/api"
+	"github.com/kith/kith/internal/host"
 )
 
 func (a *app) usage() *cobra.Command {
@@ -19,6 +20,9 @@ func (a *app) usage() *cobra.Command {
 		in, err := span.read()
 		if err != nil {
 			return err
+		}
+		if zone, err := host.Zone(); err == nil { // else days are UTC
+			in.Zone = zone
 		}
 		return ask(ctx, a.account("show your usage"), api.GetUsage.With(in), func(page api.UsagePage) {
 			a.showUsage("Your calls", page, page.As)
@@ -38,7 +42,8 @@ func (o *operator) usage() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		return ask(ctx, o.socket("show the usage"), api.OperatorGetUsage.With(in), func(usage api.HubUsage) {
+		hub := api.HubSpan{Days: in.Days, By: in.By}
+		return ask(ctx, o.socket("show the usage"), api.OperatorGetUsage.With(hub), func(usage api.HubUsage) {
 			days := convert(usage.Steps, func(step api.HubStep) api.UsageOfDay { return step.UsageOfDay })
 			o.showUsage("Calls of "+count(usage.Members, "member"), api.UsagePage{Days: usage.Days, By: usage.By, Since: usage.Since},
 				api.UsageSide{Total: usage.Total, Days: days, Models: usage.Models, Codes: usage.Codes})
@@ -129,8 +134,8 @@ func (a *app) chart(page api.UsagePage, side api.UsageSide) {
 	if page.By == api.Hour {
 		shown = "_2 Jan 15:04"
 	}
-	at, err1 := page.By.Parse(side.Days[0].Day)
-	last, err2 := page.By.Parse(side.Days[len(side.Days)-1].Day)
+	at, err1 := page.By.Parse(side.Days[0].Day, page.Zone)
+	last, err2 := page.By.Parse(side.Days[len(side.Days)-1].Day, page.Zone)
 	if err1 != nil || err2 != nil || most == 0 {
 		return
 	}

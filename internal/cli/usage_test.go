@@ -24,6 +24,7 @@ func TestUsage(t *testing.T) {
 	t.Setenv("KITH_HOME", t.TempDir())
 	t.Setenv("KITH_HUB", server.URL+"/v1")
 	t.Setenv("KITH_API_KEY", "kith_home_secret")
+	t.Setenv("TZ", "UTC")
 	got := kith(t, "", "usage", "--days", "7")
 	want := `Your calls  7 days, since 2026-11-15
 1.2k calls, 1.2M tokens in, 999 out; 7 with others
@@ -46,7 +47,7 @@ On your machines  7 days, since 2026-11-15
 none
 `
 	assert.That(t, got.status == 0 && got.out == want, got.status, got.err, got.out)
-	if asked := (*log)[0]; asked.path != "/api/usage?by=day&days=7" || asked.bearer != "Bearer kith_home_secret" {
+	if asked := (*log)[0]; asked.path != "/api/usage?by=day&days=7&zone=UTC" || asked.bearer != "Bearer kith_home_secret" {
 		t.Errorf("%+v", asked)
 	}
 	if got := kith(t, "", "usage", "--json"); got.status != 0 || strings.TrimSpace(got.out) != aPage {

@@ -38,6 +38,16 @@ var weekdays = []time.Weekday{
 // word returns the name of the day for ParseHours: Mon, Tue, …
 func word(day time.Weekday) string { return day.String()[:3] }
 
+// ParseZone returns the time zone with an IANA name, such as Europe/Lisbon; empty means UTC.
+// It refuses names that mean different zones on different computers.
+func ParseZone(name string) (*time.Location, error) {
+	location, err := time.LoadLocation(name)
+	if err != nil || slices.Contains([]string{"Local", "localtime", "posixrules"}, name) {
+		return nil, fmt.Errorf("cannot use the time zone %.40q: name one, like Europe/Lisbon", name)
+	}
+	return location, nil
+}
+
 // ParseHours parses weekly windows in the format of `kith hours set`:
 //
 //	Mon-Fri 18:00-23:00; Sat,Sun 00:00-24:00
@@ -47,9 +57,9 @@ func word(day time.Weekday) string { return day.String()[:3] }
 // the following day. An empty text is always open. The zone is an IANA name; empty means
 // UTC.
 func ParseHours(text, zone string) (Hours, error) {
-	location, err := time.LoadLocation(zone)
-	if err != nil || slices.Contains([]string{"Local", "localtime", "posixrules"}, zone) { // they differ between computers
-		return Hours{}, fmt.Errorf("cannot use the time zone %.40q: name one, like Europe/Lisbon", zone)
+	location, err := ParseZone(zone)
+	if err != nil {
+		return Hours{}, err
 	}
 	h := Hours{zone: location}
 	if strings.TrimSpace(text) == "" {

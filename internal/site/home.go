@@ -78,7 +78,7 @@ func (s *Site) home(v *visit) (reply, error) {
 	now := s.DB.Now()
 	data := homeData{
 		Models: len(models.Data), Machines: machines.Data, Live: machinesContent(s, s.hubView(now), v.caller()),
-		Chart:     chartOf(usage, usage.As.Days, now),
+		Chart:     chartOf(usage, usage.As.Days, chartViews[0], now),
 		Attention: slices.Concat(s.concerns(v, machines.Data, now), s.spent(v, shares.Data, now)),
 	}
 	for _, k := range keys.Data {

@@ -2,6 +2,7 @@ package site
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -105,17 +106,24 @@ func TestChart(t *testing.T) {
 		{Day: day(-2), UsageSum: api.UsageSum{Calls: 8000, Refused: 1, Stopped: 1}},
 		{Day: day(-1), UsageSum: api.UsageSum{Calls: 4000, Refused: 1000, Stopped: 2000}},
 		{Day: day(0), UsageSum: api.UsageSum{Calls: 1}},
-	}, now)
+	}, chartViews[0], now)
 	assert.Equal(t, len(got.Bars), 14, "bars")
-	for i, want := range map[int][]barPart{
-		0: nil, 13: {{"served", 98, 2}},
-		11: {{"refused", 98, 2}, {"stopped", 96, 2}, {"served", 0, 96}},
-		12: {{"refused", 88, 12}, {"stopped", 63, 25}, {"served", 50, 13}},
-	} {
-		assert.Same(t, got.Bars[i].Parts, want)
+	type place struct {
+		Class     string
+		Y, Height int64
 	}
-	most := barParts(api.UsageSum{Calls: 10000, Refused: 9998, Stopped: 1}, 10000)
-	assert.Same(t, most, []barPart{{"refused", 1, 99}, {"stopped", -1, 2}, {"served", -3, 2}})
+	for i, want := range map[int][]place{
+		0: nil, 13: {{"served", 98, 2}},
+		11: {{"served", 1, 99}, {"stopped", -1, 2}, {"refused", -3, 2}},
+		12: {{"served", 88, 12}, {"stopped", 63, 25}, {"refused", 50, 13}},
+	} {
+		var places []place
+		for _, p := range got.Bars[i].Parts {
+			places = append(places, place{p.Class, p.Y, p.Height})
+		}
+		assert.Same(t, places, want)
+	}
+	assert.Equal(t, got.Bars[12].Words(), "1,000 served, 2,000 stopped, 1,000 refused or broken off")
 	if got.First().Name != "9 Nov" || got.Last().Name != "22 Nov" || got.Total != (api.UsageSum{Calls: 12001, Refused: 1001, Stopped: 2001}) || got.Most.Name != "20 Nov" {
 		t.Errorf("the numbers are %+v", got)
 	}
@@ -124,7 +132,53 @@ func TestChart(t *testing.T) {
 		if strings.Contains(name, "T") {
 			by = api.Hour
 		}
-		assert.Equal(t, stepName(by, name), want, name, "is called")
+		assert.Equal(t, stepName(by, name, ""), want, name, "is called")
+	}
+}
+
+// TestChartViews checks that a chart of models has the largest at the bottom in every bar, each
+// with its own class throughout, and the others on top.
+func TestChartViews(t *testing.T) {
+	now := time.Date(2026, 11, 22, 13, 0, 0, 0, time.UTC)
+	sum := func(day string, calls int64, parts ...api.UsagePart) api.UsageOfDay {
+		return api.UsageOfDay{Day: day, UsageSum: api.UsageSum{Calls: calls, TokensIn: 10 * calls, TokensOut: calls}, Parts: parts}
+	}
+	part := func(name string, calls int64) api.UsagePart {
+		return api.UsagePart{Name: name, Calls: calls, TokensIn: 10 * calls, TokensOut: calls}
+	}
+	sums := []api.UsageOfDay{sum("2026-11-21", 10, part("b", 9), part("a", 1)), sum("2026-11-22", 30, part("", 2), part("a", 20))}
+	for name, want := range map[string][]string{
+		"":              {"10 served", "30 served", "40 served"},
+		"calls-model":   {"1 a, 9 b", "20 a, 2 (gone), 8 others", "21 a, 9 b, 2 (gone), 8 others"},
+		"tokens":        {"100 in, 10 out", "300 in, 30 out", "400 in, 40 out"},
+		"tokens-member": {"11 a, 99 b", "220 a, 22 (gone), 88 others", "231 a, 99 b, 22 (gone), 88 others"},
+	} {
+		view := chartViews[slices.IndexFunc(chartViews, func(v chartView) bool { return v.Name == name })]
+		chart := chartOf(api.UsagePage{By: api.Day, Since: "2026-11-21", Zone: "UTC"}, sums, view, now)
+		assert.Same(t, []string{chart.Bars[0].Words(), chart.Bars[1].Words(), usageBar{Parts: chart.Legend}.Words()}, want, name)
+		if view.Split != "" {
+			assert.Equal(t, chart.Bars[0].Parts[0].Class+chart.Bars[1].Parts[0].Class+chart.Bars[0].Parts[1].Class, "part-1part-1part-2", name)
+		}
+	}
+}
+
+// TestHeat checks that the darkest hour is that of the most calls, that one call is not left
+// white, and that a week without calls has no picture.
+func TestHeat(t *testing.T) {
+	week := make([][]int64, 7)
+	for i := range week {
+		week[i] = make([]int64, 24)
+	}
+	assert.That(t, heatOf(week, "UTC") == nil && heatOf(nil, "UTC") == nil, "a picture of nothing")
+	week[1][14], week[6][23] = 1000, 1
+	heat := heatOf(week, "UTC")
+	assert.Equal(t, fmt.Sprintln(heat.Most, heat.N, heat.Days[1].Hours[14].Heat, heat.Days[6].Hours[23].Heat, heat.Days[0].Hours[0].Heat), "Tue 14 h 1000 5 1 0\n")
+}
+
+// TestShort checks that a number keeps its digits as long as they can be read.
+func TestShort(t *testing.T) {
+	for n, want := range map[int64]string{0: "0", 99_999: "99,999", 123_456: "123 k", 1_000_000: "1 M", 11_412_332: "11.4 M", 999_600: "1 M", 3_200_000_000: "3.2 G"} {
+		assert.Equal(t, short(n), want)
 	}
 }
 

@@ -88,7 +88,7 @@ func (s *Site) machineData(v *visit) (machineData, error) {
 	data.Named = m.Groups != nil
 	data.Users, data.Day = usage.Members, morningDay(now, m.Timezone)
 	if len(usage.Hours) > 0 {
-		data.Load = chartOf(api.UsagePage{By: api.Hour, Since: usage.Hours[0].Day}, usage.Hours, now)
+		data.Load = chartOf(api.UsagePage{By: api.Hour, Since: usage.Hours[0].Day}, usage.Hours, chartViews[0], now)
 	}
 	if !m.LastSeen.IsZero() {
 		data.Week = drawWeek(m.Hours, m.Timezone, now)

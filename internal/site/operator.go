@@ -88,11 +88,11 @@ func (s *Site) operatorData(v *visit) (data operatorData, err error) {
 	if data.Backups, err = s.Backups(v.Context(), now); err != nil {
 		return data, err
 	}
-	usage, err := call(s, v, api.OperatorGetUsage, api.Span{By: api.Hour})
+	usage, err := call(s, v, api.OperatorGetUsage, api.HubSpan{By: api.Hour})
 	if err != nil {
 		return data, err
 	}
-	data.Chart = chartOf(api.UsagePage{By: usage.By, Since: usage.Since}, stepsOf(usage), now)
+	data.Chart = chartOf(api.UsagePage{By: usage.By, Since: usage.Since}, stepsOf(usage), chartViews[0], now)
 	data.Active, data.Recent = usage.Members, recent(data.Chart, now)
 	for m := range s.Snapshot().Machines() {
 		if m.Online {

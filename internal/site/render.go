@@ -145,6 +145,7 @@ var templates = sync.OnceValue(func() map[string]*template.Template {
 		"complete": complete,
 		"ago":      func(t time.Time) string { return ago(t, time.Now()) },
 		"number":   api.Number,
+		"short":    short,
 		"duration": duration,
 		"size":     size,
 		"rate":     rate,
@@ -336,6 +337,25 @@ func ago(t, now time.Time) string {
 		return "in " + text
 	}
 	return text + " ago"
+}
+
+// short returns a number with its thousands separated, or from 100,000 on with a unit: 123 k,
+// 11.4 M.
+func short(n int64) string {
+	if n < 100_000 {
+		return api.Number(n)
+	}
+	value, unit := float64(n), ""
+	for _, next := range []string{"k", "M", "G", "T"} {
+		if value < 999.5 {
+			break
+		}
+		value, unit = value/1000, next
+	}
+	if value < 100 {
+		return strings.TrimSuffix(fmt.Sprintf("%.1f", value), ".0") + " " + unit
+	}
+	return fmt.Sprintf("%.0f %s", value, unit)
 }
 
 // duration returns milliseconds as text in a suitable unit.

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/kith/kith/internal/fault"
+	"github.com/kith/kith/internal/fleet"
 )
 
 // themeCookie stores a browser's choice of light or dark pages. Without it, pages follow
@@ -17,6 +18,21 @@ func theme(r *http.Request) string {
 		return cookie.Value
 	}
 	return ""
+}
+
+// zoneCookie stores the browser's time zone, which the page's script knows.
+const zoneCookie = "kith-zone"
+
+// zone returns the IANA name of the reader's time zone, or "" for UTC if it is unknown.
+func (v *visit) zone() string {
+	cookie, err := v.Cookie(zoneCookie)
+	if err != nil {
+		return ""
+	}
+	if _, err = fleet.ParseZone(cookie.Value); err != nil {
+		return ""
+	}
+	return cookie.Value
 }
 
 // setTheme handles POST /theme. It stores the choice and shows the page again.

@@ -21,6 +21,7 @@ type usageData struct {
 	api.UsagePage
 	At      string // path of the page: /usage, or the operator's
 	Spans   []usageSpan
+	View    chartView
 	Sides   []usageSide
 	Balance []balance
 	// MoreBalance is the number of members with fewer calls, who are not in Balance, if it is
@@ -30,11 +31,11 @@ type usageData struct {
 }
 
 // SinceName returns the first hour, day or week as text.
-func (d usageData) SinceName() string { return stepName(d.By, d.Since) }
+func (d usageData) SinceName() string { return stepName(d.By, d.Since, d.Zone) }
 
 // SinceTime returns the start of the first hour, day or week.
 func (d usageData) SinceTime() time.Time {
-	at, _ := d.By.Parse(d.Since) // the API formatted it
+	at, _ := d.By.Parse(d.Since, d.Zone) // the API formatted it
 	return at
 }
 
@@ -57,6 +58,15 @@ type usageSpan struct {
 	Here bool
 }
 
+// Views returns the views that the page offers: of the usage of all members, those that name
+// no member.
+func (d usageData) Views() []chartView {
+	if d.At == hubUsagePath {
+		return slices.DeleteFunc(slices.Clone(chartViews), func(v chartView) bool { return v.Split == api.ByMember })
+	}
+	return chartViews
+}
+
 // usageSide is one half of /usage with its title: calls made, or calls served. ID is the
 // prefix of the element ids in it.
 type usageSide struct {
@@ -64,7 +74,9 @@ type usageSide struct {
 	At        string // path of the page
 	By        api.Step
 	Days      int
+	Zone      string // of days and weeks
 	Chart     usageChart
+	Heat      *heatMap // nil: no calls, or the steps are hours
 	Side      api.UsageSide
 	Active    map[string]int64 // number of members who made calls, by step; nil: not counted
 	More      map[string]int   // number of rows of each table that only the CSV file has
@@ -79,29 +91,6 @@ func shorten[Row any](rows []Row, table string, more map[string]int) []Row {
 	return rows[:len(rows)-more[table]]
 }
 
-// usageBar is one hour, day or week in the chart of calls.
-type usageBar struct {
-	X     int
-	At    time.Time // its start
-	Name  string
-	Sum   api.UsageSum
-	Parts []barPart // from the bottom up; none: there were no calls
-}
-
-// barPart is the part of a bar for the calls of one outcome. Y is the distance of its upper
-// edge from the top of the chart.
-type barPart struct {
-	Outcome   string // "refused", "stopped" or "served"
-	Y, Height int64
-}
-
-// chartHeight is the height of the highest bar, and leastPart that of a part with few
-// calls, so that one refused call among thousands is seen.
-const (
-	chartHeight = 100
-	leastPart   = 2
-)
-
 // balance compares what the reader and another member used of each other's machines.
 type balance struct {
 	Member                 string
@@ -110,84 +99,70 @@ type balance struct {
 }
 
 func (s *Site) usageData(v *visit) (usageData, error) {
-	query := v.URL.Query()
-	usage, err := call(s, v, api.GetUsage, api.Span{Days: query.Get("days"), By: api.Step(query.Get("by"))})
+	view, err := v.chartView()
 	if err != nil {
 		return usageData{}, err
 	}
-	data := usageData{UsagePage: usage, At: "/usage", Spans: usageSpans(usage)}
+	span := v.usageSpan()
+	span.Split = view.Split
+	usage, err := call(s, v, api.GetUsage, span)
+	if err != nil {
+		return usageData{}, err
+	}
+	data := usageData{UsagePage: usage, At: "/usage", Spans: usageSpans(usage), View: view}
 	data.Balance = balances(usage)
 	if data.MoreBalance = len(data.Balance) - mostUsageRows; data.MoreBalance > 0 {
 		data.Balance = data.Balance[:mostUsageRows]
 	}
 	for _, side := range []usageSide{{Title: "Your calls", ID: "caller", Side: usage.As},
 		{Title: "Calls on your machines", ID: "owner", Side: usage.On}} {
-		data.Sides = append(data.Sides, side.of(usage, data.At, s.DB.Now()))
+		data.Sides = append(data.Sides, side.of(data, s.DB.Now()))
 	}
 	return data, nil
 }
 
-// of returns the side with the page's path, time span and chart filled in, and its tables
+// usageSpan returns the span that the address names, in the zone of the reader.
+func (v *visit) usageSpan() api.Span {
+	query := v.URL.Query()
+	return api.Span{Days: query.Get("days"), By: api.Step(query.Get("by")), Zone: v.zone()}
+}
+
+// of returns the side with the page's path, time span and charts filled in, and its tables
 // shortened.
-func (side usageSide) of(usage api.UsagePage, at string, now time.Time) usageSide {
+func (side usageSide) of(data usageData, now time.Time) usageSide {
 	side.More = map[string]int{}
 	side.Side.Models = shorten(side.Side.Models, "model", side.More)
 	side.Side.Machines = shorten(side.Side.Machines, "machine", side.More)
 	side.Side.Members = shorten(side.Side.Members, "member", side.More)
 	side.Side.Keys = shorten(side.Side.Keys, "key", side.More)
-	side.At, side.Days, side.By, side.Chart = at, usage.Days, usage.By, chartOf(usage, side.Side.Days, now)
+	side.At, side.Days, side.By, side.Zone = data.At, data.Days, data.By, data.Zone
+	side.Chart = chartOf(data.UsagePage, side.Side.Days, data.View, now)
+	side.Heat = heatOf(side.Side.Week, data.Zone)
 	return side
 }
 
 // StepName returns the hour, day or week of a row as in the chart.
-func (side usageSide) StepName(day string) string { return stepName(side.By, day) }
+func (side usageSide) StepName(day string) string { return stepName(side.By, day, side.Zone) }
 
 // StepAt returns the start of the row's step, in Unix seconds.
 func (side usageSide) StepAt(day string) int64 {
-	at, _ := side.By.Parse(day) // the API formatted it
+	at, _ := side.By.Parse(day, side.Zone) // the API formatted it
 	return at.Unix()
 }
 
 // StepTime returns the start of the row's step.
 func (side usageSide) StepTime(day string) time.Time { return time.Unix(side.StepAt(day), 0) }
 
-// stepName returns an hour, day or week of the API as text for people, in UTC.
-func stepName(by api.Step, name string) string {
-	at, err := by.Parse(name)
-	switch {
-	case err != nil: // cannot happen
-		return name
-	case by == api.Hour:
-		return at.Format("2 Jan 15:04 UTC")
-	case at.Year() != time.Now().UTC().Year():
-		return at.Format("2 Jan 2006")
-	}
-	return at.Format("2 Jan")
-}
-
-// usageChart is a bar chart of calls by hour, day or week, each bar divided by outcome.
-type usageChart struct {
-	By    api.Step
-	Bars  []usageBar
-	Total api.UsageSum // only the numbers of calls
-	Most  usageBar     // the first of the highest bars
-}
-
-// Width returns the width of the chart, without a gap after the last bar.
-func (c usageChart) Width() int { return c.Last().X + 8 }
-
-// First and Last return the bars at the ends.
-func (c usageChart) First() usageBar { return c.Bars[0] }
-func (c usageChart) Last() usageBar  { return c.Bars[len(c.Bars)-1] }
-
 // hubUsagePath is the page with the usage of all members.
 const hubUsagePath = operatorPath + "/usage"
 
 // hubUsage returns the calls of all members in the requested span.
-func (s *Site) hubUsage(v *visit) (api.HubUsage, api.UsageSide, error) {
+func (s *Site) hubUsage(v *visit, split api.Split) (api.HubUsage, api.UsageSide, error) {
 	query := v.URL.Query()
-	usage, err := call(s, v, api.OperatorGetUsage, api.Span{Days: query.Get("days"), By: api.Step(query.Get("by"))})
-	return usage, api.UsageSide{Total: usage.Total, Models: usage.Models, Codes: usage.Codes, Days: stepsOf(usage)}, err
+	span := api.HubSpan{Days: query.Get("days"), By: api.Step(query.Get("by")), Split: split}
+	usage, err := call(s, v, api.OperatorGetUsage, span)
+	return usage, api.UsageSide{Total: usage.Total, Models: usage.Models, Codes: usage.Codes, Week: usage.Week,
+		Days: stepsOf(usage)}, err
 }
 
 // stepsOf returns the sums of the hours, days or weeks.
@@ -200,20 +175,23 @@ func stepsOf(usage api.HubUsage) (steps []api.UsageOfDay) {
 
 // hubUsagePage handles GET /operator/usage.
 func (s *Site) hubUsagePage(v *visit) (reply, error) {
-	usage, side, err := s.hubUsage(v)
+	view, err := v.chartView()
 	if err != nil {
 		return reply{title: "Hub usage"}, err
 	}
-	page := api.UsagePage{Days: usage.Days, By: usage.By, Since: usage.Since}
+	usage, side, err := s.hubUsage(v, view.Split)
+	if err != nil {
+		return reply{title: "Hub usage"}, err
+	}
+	page := api.UsagePage{Days: usage.Days, By: usage.By, Zone: "UTC", Since: usage.Since}
 	active := map[string]int64{}
 	for _, step := range usage.Steps {
 		active[step.Day] = step.Members
 	}
-	return reply{page: "usage", title: "Hub usage", data: usageData{
-		UsagePage: page, At: hubUsagePath, Spans: usageSpans(page), Members: usage.Members,
-		Sides: []usageSide{usageSide{Title: "Calls of all members", ID: "hub", Side: side, Active: active}.of(page,
-			hubUsagePath, s.DB.Now())},
-	}}, nil
+	data := usageData{UsagePage: page, At: hubUsagePath, Spans: usageSpans(page), View: view, Members: usage.Members}
+	all := usageSide{Title: "Calls of all members", ID: "hub", Side: side, Active: active}
+	data.Sides = []usageSide{all.of(data, s.DB.Now())}
+	return reply{page: "usage", title: "Hub usage", data: data}, nil
 }
 
 // hubUsageCSV handles GET /operator/usage.csv, with the parameters of /usage.csv.
@@ -222,7 +200,7 @@ func (s *Site) hubUsageCSV(v *visit) (reply, error) {
 	if err != nil {
 		return reply{}, err
 	}
-	usage, side, err := s.hubUsage(v)
+	usage, side, err := s.hubUsage(v, "")
 	if err != nil {
 		return reply{}, err
 	}
@@ -238,51 +216,6 @@ func usageSpans(usage api.UsagePage) (spans []usageSpan) {
 		spans = append(spans, span)
 	}
 	return spans
-}
-
-// chartOf draws the calls of a span, one bar for each hour, day or week.
-func chartOf(usage api.UsagePage, sums []api.UsageOfDay, now time.Time) usageChart {
-	chart := usageChart{By: usage.By}
-	at, err := usage.By.Parse(usage.Since)
-	for ; err == nil && !at.After(now); at = usage.By.Next(at) {
-		day := usage.By.Name(at)
-		b := usageBar{X: len(chart.Bars) * 10, At: at, Name: stepName(usage.By, day)}
-		if i := slices.IndexFunc(sums, func(d api.UsageOfDay) bool { return d.Day == day }); i >= 0 {
-			b.Sum = sums[i].UsageSum
-		}
-		chart.Total.Calls += b.Sum.Calls
-		chart.Total.Refused += b.Sum.Refused
-		chart.Total.Stopped += b.Sum.Stopped
-		if b.Sum.Calls > chart.Most.Sum.Calls {
-			chart.Most = b
-		}
-		chart.Bars = append(chart.Bars, b)
-	}
-	for i := range chart.Bars {
-		chart.Bars[i].Parts = barParts(chart.Bars[i].Sum, chart.Most.Sum.Calls)
-	}
-	return chart
-}
-
-// barParts returns the parts of a bar in a chart whose highest bar has that many calls. What
-// served calls take is what the other parts leave of the bar.
-func barParts(sum api.UsageSum, most int64) (parts []barPart) {
-	y := int64(chartHeight)
-	for _, of := range []struct {
-		outcome string
-		calls   int64
-		top     int64 // of the part, if it has enough calls
-	}{
-		{"refused", sum.Refused, sum.Refused}, {"stopped", sum.Stopped, sum.Refused + sum.Stopped},
-		{"served", sum.Served(), sum.Calls},
-	} {
-		if of.calls > 0 {
-			height := max(leastPart, y-chartHeight+of.top*chartHeight/most)
-			y -= height
-			parts = append(parts, barPart{of.outcome, y, height})
-		}
-	}
-	return parts
 }
 
 // balances compares, for each other member, the use of the reader's machines with the
@@ -337,7 +270,7 @@ func (s *Site) usageCSV(v *visit) (reply, error) {
 	if err != nil {
 		return reply{}, err
 	}
-	usage, err := call(s, v, api.GetUsage, api.Span{Days: query.Get("days"), By: api.Step(query.Get("by"))})
+	usage, err := call(s, v, api.GetUsage, v.usageSpan())
 	if err != nil {
 		return reply{}, err
 	}

@@ -3,6 +3,8 @@ package site
 import (
 	"encoding/csv"
 	"fmt"
+	"net/http"
+	"net/url"
 	"strings"
 	"testing"
 	"time"
@@ -205,6 +207,25 @@ func TestOperatorPages(t *testing.T) {
 	op.get("/operator").want(t, 200, file, "KiB", "all read, and sound")
 }
 
+// TestUsageInTheReadersZone checks that days are those of the zone that the browser names, that
+// the page says so, and that a zone which does not exist changes nothing.
+func TestUsageInTheReadersZone(t *testing.T) {
+	enginetest.OneDay()
+	tn := newTown(t, nil)
+	tn.history()
+	b := tn.as("ada")
+	b.get("/usage?days=7").want(t, 200, "Days and weeks are UTC")
+	at, err := url.Parse(b.web.URL)
+	check(t, err)
+	for zone, want := range map[string]string{"Asia/Tokyo": "Days and weeks are those of Asia/Tokyo.", "Mars/Olympus": "Days and weeks are UTC."} {
+		b.client.Jar.SetCookies(at, []*http.Cookie{{Name: "kith-zone", Value: zone}})
+		b.get("/usage?days=7").want(t, 200, want)
+	}
+	b.get("/usage?view=calls-model").want(t, 200, `class="part-1"`, "view=calls-model", `id="caller-days"`)
+	b.get("/usage?view=x").want(t, 404, "no view")
+	tn.operator().get("/operator/usage?view=calls-member").want(t, 400, "names no member")
+}
+
 // TestHubUsage checks that an operator sees the sums of all members' calls and no names,
 // and that others get "not found".
 func TestHubUsage(t *testing.T) { onEachStore(t, testHubUsage) }
@@ -223,7 +244,7 @@ func testHubUsage(t *testing.T, tn *town) {
 		check(t, tn.db.RecordUsage(t.Context(), []account.Usage{call}))
 	}
 	for _, by := range []string{"hour", "day", "week"} {
-		page := op.get("/operator/usage?by="+by).want(t, 200, "2 members made calls", ">Members</th>", `<dd>1,500 in, 400 out</dd>`, "tiny", "<code>NOT_IN_CIRCLE</code>",
+		page := op.get("/operator/usage?by="+by).want(t, 200, "2 members made calls", ">Members</th>", `>1,500 in, 400 out</dd>`, "tiny", "<code>NOT_IN_CIRCLE</code>",
 			`href="/operator/usage.csv?by=`+by, `<td class="n" data-n="2">2</td></tr>`, `aria-current="page">Usage</a>`)
 		rows, err := csv.NewReader(strings.NewReader(op.get("/operator/usage.csv?by="+by).want(t, 200).body)).ReadAll()
 		check(t, err)

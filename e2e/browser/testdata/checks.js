@@ -78,8 +78,9 @@ var checks = {
   // spills finds text of a picture that leaves its box, left or right.
   spills() {
     return [...document.querySelectorAll("main svg text")].filter((e) => {
-      const text = e.getBBox(), box = e.parentElement.closest("svg");
-      return text.width > 0 && (text.x < -1 || text.x + text.width > (box.viewBox.baseVal?.width || box.width.baseVal.value) + 1);
+      const text = e.getBBox(), svg = e.parentElement.closest("svg");
+      const box = svg.viewBox.baseVal?.width ? svg.viewBox.baseVal : { x: 0, width: svg.width.baseVal.value };
+      return text.width > 0 && (text.x < box.x - 1 || text.x + text.width > box.x + box.width + 1);
     }).map((e) => "leaves its box: " + this.name(e));
   },
 

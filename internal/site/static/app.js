@@ -41,7 +41,10 @@
     });
     mark.remove();
   }
-  for (const zone of document.querySelectorAll("[data-zone]")) zone.textContent = Intl.DateTimeFormat().resolvedOptions().timeZone;
+  // The hub sums usage by the days of the reader's zone.
+  const zone = Intl.DateTimeFormat().resolvedOptions().timeZone;
+  if (zone && !document.cookie.includes(`kith-zone=${zone}`)) document.cookie = `kith-zone=${zone}; path=/; max-age=31536000; samesite=lax`;
+  for (const place of document.querySelectorAll("span[data-zone]")) place.textContent = zone;
 
   // Updates relative times each minute while the page is open. The hub uses the same format.
   function age() {

@@ -1,22 +1,20 @@
-// /usage: a chart over each table of hours, days or weeks, in the place of the plain picture. The table stays: it is what the chart
-// shows, to the last digit, for whoever cannot see the chart.
+// /usage: lines of the times over each table of hours, days or weeks. The table is what they
+// show, to the last digit, for whoever cannot see them.
 "use strict";
 
 (() => {
   if (!window.uPlot) return;
   const views = {
-    calls: { label: "Calls", columns: [[1, "calls", "--accent"], [2, "refused", "--bad"]] },
-    tokens: { label: "Tokens", columns: [[3, "in", "--good"], [4, "out", "--accent"]] },
+    first: { label: "First token, ms", gaps: true, columns: [[6, "p50, ms", "--accent"], [7, "p95, ms", "--warn"]] },
     waits: { label: "Waited, ms", columns: [[5, "waited, ms", "--warn"]] },
     members: { label: "Members active", columns: [[8, "members", "--accent"]] },
-    first: { label: "First token, ms", columns: [[6, "p50, ms", "--accent"], [7, "p95, ms", "--warn"]] },
   };
 
-  // Every hour, day or week of the span, one that has no row as 0.
-  function numbers(place, table, columns) {
+  // Every hour, day or week of the span: one that has no row as 0, one without a time as a gap.
+  function numbers(place, table, { columns, gaps }) {
     const at = place.dataset.at.split(" ").map(Number);
     const rows = new Map([...table.tBodies[0].rows].map((row) => [Number(row.cells[0].dataset.at), row]));
-    return [at, ...columns.map(([column]) => at.map((step) => Number(rows.get(step)?.cells[column].dataset.n ?? 0)))];
+    return [at, ...columns.map(([column]) => at.map((step) => Number(rows.get(step)?.cells[column].dataset.n ?? 0) || (gaps ? null : 0)))];
   }
 
   function draw(place, table, view) {
@@ -31,14 +29,14 @@
     const lines = "rgba(128, 128, 128, 0.25)";
     const axis = { stroke: colour("--ink"), grid: { stroke: lines, width: 1 }, ticks: { stroke: lines, width: 1 } };
     const hourly = place.dataset.by === "hour", unit = hourly ? 3600 : 86400;
-    // Hours are of the reader's zone; days and weeks are UTC.
-    const local = (at) => hourly ? new Date(at * 1000) : uPlot.tzDate(new Date(at * 1000), "UTC");
+    // Hours are of the reader's zone; days and weeks of the page's.
+    const local = (at) => hourly ? new Date(at * 1000) : uPlot.tzDate(new Date(at * 1000), place.dataset.zone);
     const day = (at) => local(at).getDate() + " " + local(at).toLocaleString("en-US", { month: "short" });
     const clock = (at) => local(at).toTimeString().slice(0, 5);
     const name = (at) => hourly ? day(at) + " " + clock(at) : day(at);
     const brief = hourly ? clock : day;
     const short = new Intl.NumberFormat(undefined, { notation: "compact" });
-    const data = numbers(place, table, view.columns);
+    const data = numbers(place, table, view);
     return new uPlot({
       width: Math.max(place.clientWidth, 200), height: 200, tzDate: local,
       scales: { y: { range: (_, low, high) => [0, Math.max(1, high)] } },
@@ -61,7 +59,6 @@
     label.className = "narrow";
     label.append("Chart of ", choice);
     place.before(label);
-    document.querySelector(`[data-plain="${place.dataset.table}"]`)?.remove();
     place.setAttribute("role", "img");
     let chart = null;
     const again = () => {
