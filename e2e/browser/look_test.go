@@ -43,10 +43,13 @@ const (
 	mostOfTheChat = 120
 )
 
-func (b *tab) scheme(name string) {
+func (b *tab) scheme(name string) { b.t.Helper(); b.prefers(name, "reduce") }
+
+// prefers makes the browser prefer a colour scheme, and motion or less of it.
+func (b *tab) prefers(scheme, motion string) {
 	b.t.Helper()
 	_, err := chromedp.Call(b.ctx, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{
-		Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: name}, {Name: "prefers-reduced-motion", Value: "reduce"}},
+		Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme}, {Name: "prefers-reduced-motion", Value: motion}},
 	})
 	assert.OK(b.t, err)
 }

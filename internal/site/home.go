@@ -3,6 +3,7 @@ package site
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"net/url"
 	"slices"
 	"time"
@@ -31,12 +32,21 @@ type homeData struct {
 	Chart     usageChart // of the last 24 hours
 	Machines  []api.Machine
 	Live      liveContent
+	Map       networkMap
 	Attention []concern
 	Refusals  []refusal
 }
 
 // Listed returns the machines that the page lists.
 func (d homeData) Listed() []api.Machine { return d.Machines[:min(len(d.Machines), mostMachines)] }
+
+// homeContent is the live content of /: the caller's machines, and the map.
+func homeContent(s *Site, hub *hubView, who fleet.Caller) liveContent {
+	out, network := machinesContent(s, hub, who), mapContent(s, hub, who)
+	out.shape = out.shape.with(network.shape.String())
+	maps.Copy(out.texts, network.texts)
+	return out
+}
 
 // refusal is a refused call, and the number of consecutive calls for its model that were
 // refused with the same code.
@@ -76,8 +86,9 @@ func (s *Site) home(v *visit) (reply, error) {
 		return reply{}, err
 	}
 	now := s.DB.Now()
+	live := homeContent(s, s.hubView(now), v.caller())
 	data := homeData{
-		Models: len(models.Data), Machines: machines.Data, Live: machinesContent(s, s.hubView(now), v.caller()),
+		Models: len(models.Data), Machines: machines.Data, Live: live, Map: s.networkMap(v, live),
 		Chart:     chartOf(usage, usage.As.Days, chartViews[0], now),
 		Attention: slices.Concat(s.concerns(v, machines.Data, now), s.spent(v, shares.Data, now)),
 	}

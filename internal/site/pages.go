@@ -229,6 +229,10 @@ func memberPages() []page {
 		formSaying("/machines/revoke", api.RevokeMachine, fields, revokedMachine),
 		onMachine(formSaying("/machines/keep-out", api.KeepMachineOut, keepOut, keptOut)),
 
+		get(mapPath, (*Site).mapPage),
+		get(livePath+"home", liveStream("/", homeContent)),
+		get(livePath+"map", liveStream(mapPath, mapContent)),
+
 		get("/try", (*Site).tryPage),
 		get("/try/{chat}", (*Site).tryPage),
 		post("/try", (*Site).tryOnce),

@@ -184,7 +184,7 @@
 
     function put(element, [text, tone]) {
       element.textContent = text || element.dataset.idle;
-      element.className = tone ? "state " + tone : "";
+      element.setAttribute("class", tone ? "state " + tone : ""); // an SVG element has no className to set
     }
 
     function take(event) {
