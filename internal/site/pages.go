@@ -271,7 +271,7 @@ func sharePages() []page {
 		post("/sharing/invite", (*Site).makeInvite),
 		form("/sharing/revoke", api.RevokeInvite, fields, "The invite is revoked: it can no longer be accepted. "+
 			"It cuts no call; shares that it made stay until you end them."),
-		formSaying("/sharing/accept", api.AcceptInvite, inviteCode, acceptedInvite),
+		post("/sharing/accept", (*Site).acceptInvite),
 	))
 }
 

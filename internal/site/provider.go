@@ -372,7 +372,10 @@ func (s *Site) signUpByProvider(v *visit) (reply, error) {
 			s.provider.Name)
 	}
 	seen, _ := s.SeeInvite(v.Context(), api.InviteIn(v.form.Get("invite"))) // who invites, before the invite is used up
-	return reply{to: n.Next, done: welcomed(seen)}, s.takeIn(v, made, "provider")
+	if err := s.takeIn(v, made, "provider"); err != nil || n.Next != "/" {
+		return reply{to: n.Next}, err
+	}
+	return s.invited(v, made.Member, seen.Owner, n.Next), nil
 }
 
 // unbind handles POST /account/provider/remove identity. It ends the member's other

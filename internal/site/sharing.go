@@ -267,16 +267,17 @@ func (s *Site) makeInvite(v *visit) (reply, error) {
 	return reply{page: "access", title: "Access", data: data}, nil
 }
 
-func inviteCode(v *visit) (api.InviteCode, error) {
-	return api.InviteCode{Code: api.InviteIn(v.form.Get("code"))}, nil
-}
-
-func acceptedInvite(made api.Accepted) string {
-	if made.State != "accepted" {
-		return made.Owner +
-			" shares with you already: that share and its limits are as they were, and the invite is not used."
+// acceptInvite handles POST /sharing/accept.
+func (s *Site) acceptInvite(v *visit) (reply, error) {
+	made, err := call(s, v, api.AcceptInvite, api.InviteCode{Code: api.InviteIn(v.form.Get("code"))})
+	if err != nil {
+		return reply{}, err
 	}
-	return "Accepted: these machines are yours to use now."
+	if made.State != "accepted" {
+		return reply{to: accessPath, done: made.Owner +
+			" shares with you already: that share and its limits are as they were, and the invite is not used."}, nil
+	}
+	return s.invited(v, v.me, made.Owner, accessPath), nil
 }
 
 // qrCode returns a data URL with a QR code of the text, or "" if the text is too long.

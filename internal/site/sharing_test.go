@@ -38,6 +38,27 @@ func TestInvitePage(t *testing.T) {
 	ada.get("/access").want(t, 200, `aria-label="Revoke the invite`)
 }
 
+// TestInvitedFriendLandsInChat checks that who accepts an invite, with a new account or an old
+// one, comes to a chat with the inviter's model that is ready, and else to where it was before.
+func TestInvitedFriendLandsInChat(t *testing.T) {
+	tn := newTown(t, nil)
+	ada := tn.as("ada")
+	page := ada.post("/sharing/invite", "uses", "5").want(t, 200)
+	code := strings.TrimPrefix(textOf(t, page, "link"), tn.web.URL+"/invite/")
+	join := func(name string) seen {
+		return tn.browser().post("/signup", "invite", code, "name", name, "password", aPassword)
+	}
+	tn.models = []api.Model{{ID: "own of bob", Availability: "ready", Via: "own", Owner: "bob", Chat: true}, {ID: "ada's idle", Availability: "offline", Via: "shared", Owner: "ada", Chat: true}}
+	join("zoe").goes(t, "/")
+	tn.models = append(tn.models, api.Model{ID: "ada/it's ready", Availability: "ready", Via: "shared", Owner: "ada", Chat: true}, api.Model{ID: "ada's embeddings", Availability: "ready", Via: "shared", Owner: "ada"})
+	const chat = "/try?model=ada%2Fit%27s+ready"
+	join("yan").goes(t, chat)
+	bob := tn.as("bob")
+	bob.post("/sharing/accept", "code", code).goes(t, chat)
+	bob.get(chat).want(t, 200, "ada shares their machines with you now. What you write here runs on them, and ada could read it.", `class="shelf"`)
+	bob.post("/sharing/accept", "code", code).goes(t, "/access")
+}
+
 // TestHoursEditor checks that the checked boxes become the hours, and that the page shows
 // them as a picture and as text.
 func TestHoursEditor(t *testing.T) {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"math"
 	"net/url"
+	"slices"
 	"strings"
 	"time"
 
@@ -13,6 +14,7 @@ import (
 	"github.com/kith/kith/internal/api"
 	"github.com/kith/kith/internal/credential"
 	"github.com/kith/kith/internal/fault"
+	"github.com/kith/kith/internal/fleet"
 )
 
 // slowDown limits sign-ins and sign-ups by address.
@@ -153,15 +155,27 @@ func (s *Site) signUp(v *visit) (reply, error) {
 		return reply{}, err
 	}
 	seen, _ := s.SeeInvite(v.Context(), api.InviteIn(v.form.Get("invite"))) // who invites, before the invite is used up
-	return reply{to: "/", done: welcomed(seen)}, s.takeIn(v, made, "sign-up")
+	if err := s.takeIn(v, made, "sign-up"); err != nil {
+		return reply{}, err
+	}
+	return s.invited(v, made.Member, seen.Owner, "/"), nil
 }
 
-// welcomed describes what a new member got by an invite. It returns "" without an invite.
-func welcomed(seen api.SeenInvite) string {
-	if seen.Owner == "" {
-		return ""
+// invited returns where a member goes after accepting an owner's invite: to a chat with the
+// owner's best model that is ready, else to another page. Without an owner there was no
+// invite.
+func (s *Site) invited(v *visit, m account.Member, owner, otherwise string) reply {
+	if owner == "" {
+		return reply{to: otherwise}
 	}
-	return seen.Owner + " shares their machines with you now."
+	models, err := s.Models(v.Context(), fleet.Caller{Member: fleet.MemberID(m.ID), Name: m.Name})
+	models = slices.DeleteFunc(slices.Clone(models), func(m api.Model) bool { return m.Owner != owner || m.Availability != "ready" })
+	first := api.FirstChoice(models)
+	if err != nil || first == nil { // the page says what is missing
+		return reply{to: otherwise, done: owner + " shares their machines with you now."}
+	}
+	return reply{to: "/try?" + url.Values{"model": {string(first.ID)}}.Encode(),
+		done: owner + " shares their machines with you now. What you write here runs on them, and " + owner + " could read it."}
 }
 
 // newMember returns the sign-up that the form asks for, if it is allowed.
