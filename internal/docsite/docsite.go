@@ -3,11 +3,16 @@
 package docsite
 
 import (
+	"cmp"
+	"html"
 	"io/fs"
 	"path"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/kith/kith/docs"
 )
@@ -41,7 +46,25 @@ func (p Page) Path() string {
 type Section struct {
 	ID, Title string
 	Level     int
-	text      string // in lower case
+	text      string
+}
+
+// Contents returns the page's headings below its title.
+func (p Page) Contents() (all []Section) {
+	for _, s := range p.Sections {
+		if s.Level == 2 {
+			all = append(all, s)
+		}
+	}
+	return all
+}
+
+// anyHub matches the address of a hub in the examples, which is no real one, and what follows.
+var anyHub = regexp.MustCompile(`https://hub\.example([^.\w]|$)`)
+
+// On returns the content with the address of a hub in the examples.
+func (p Page) On(hub string) string {
+	return anyHub.ReplaceAllString(p.HTML, strings.ReplaceAll(html.EscapeString(hub), "$", "$$")+"$1")
 }
 
 // Link is a link to a page.
@@ -61,10 +84,13 @@ type Group struct {
 	Links []Link
 }
 
-// Folded reports whether the list is collapsed next to a page. The list of decisions is
-// long, so it is expanded only next to its own pages.
+// forDevelopers are the lists of pages for those who change kith or build on its protocols.
+var forDevelopers = []string{"Contract", "Development", decisionsTitle}
+
+// Folded reports whether the list is collapsed next to a page: those for developers are,
+// except next to their own pages.
 func (g Group) Folded(page Page) bool {
-	return g.Title == decisionsTitle && !strings.HasPrefix(page.Name, "decisions/")
+	return slices.Contains(forDevelopers, g.Title) && !slices.ContainsFunc(g.Links, func(l Link) bool { return l.Path == page.Path() })
 }
 
 type site struct {
@@ -146,33 +172,126 @@ func Picture(name string) ([]byte, bool) {
 // Hit is a section that matches a search.
 type Hit struct {
 	Path, Page, Section string
+	Group               string // the title of the page's list
+	// Excerpt is the text around the first of the words, in parts: every second one is one of
+	// the words.
+	Excerpt []string
+
+	score int
 }
 
-const mostHits = 40
+// mostHits is the number of results, and aroundWord how many bytes of text an excerpt has
+// before and after the first word.
+const (
+	mostHits   = 40
+	aroundWord = 90
+)
 
-// Search returns the sections that contain all words of the query. Sections with the
-// words in their titles come first.
-func Search(query string) []Hit {
+// Search returns the sections that contain all words of the query, best first: words in a
+// title count more than words in the text, complete words more than parts, and pages for
+// developers less than others.
+func Search(query string) (hits []Hit) {
 	words := strings.Fields(strings.ToLower(query))
 	if len(words) == 0 {
 		return nil
 	}
-	var inTitle, inText []Hit
 	for _, name := range load().order() {
 		page := load().pages[name]
+		group := load().groupOf(page)
 		for _, section := range page.Sections {
-			hit := Hit{Path: page.Path() + "#" + section.ID, Page: page.Title, Section: section.Title}
-			title := strings.ToLower(page.Title + " " + section.Title)
-			switch {
-			case holdsAll(title, words):
-				inTitle = append(inTitle, hit)
-			case holdsAll(title+" "+section.text, words):
-				inText = append(inText, hit)
+			score := scoreOf(page, section, words)
+			if score == 0 {
+				continue
 			}
+			if slices.Contains(forDevelopers, group) {
+				score /= 3
+			}
+			hits = append(hits, Hit{
+				Path: page.Path() + "#" + section.ID, Page: page.Title, Section: section.Title, Group: group,
+				Excerpt: excerpt(section.text, words), score: score,
+			})
 		}
 	}
-	hits := append(inTitle, inText...)
+	slices.SortStableFunc(hits, func(a, b Hit) int { return cmp.Compare(b.score, a.score) })
 	return hits[:min(len(hits), mostHits)]
+}
+
+// scoreOf returns how well a section matches the words, or 0 if one of them is in neither its
+// text nor its titles.
+func scoreOf(page Page, section Section, words []string) (sum int) {
+	pageTitle, title, text := strings.ToLower(page.Title), strings.ToLower(section.Title), strings.ToLower(section.text)
+	for _, word := range words {
+		score := 60*rank(title, word) + 20*rank(pageTitle, word) + 5*rank(text, word) + min(strings.Count(text, word), 10)
+		if score == 0 {
+			return 0
+		}
+		sum += score
+	}
+	return sum
+}
+
+// rank returns 0 if the text does not contain the word, 1 if as a part of another, 2 as its
+// beginning, and 3 as a word.
+func rank(text, word string) (best int) {
+	isLetter := func(r rune) bool { return unicode.IsLetter(r) || unicode.IsDigit(r) }
+	for at := 0; ; {
+		i := strings.Index(text[at:], word)
+		if i < 0 {
+			return best
+		}
+		before, _ := utf8.DecodeLastRuneInString(text[:at+i])
+		at += i + len(word)
+		after, _ := utf8.DecodeRuneInString(text[at:])
+		switch {
+		case isLetter(before):
+			best = max(best, 1)
+		case isLetter(after):
+			best = max(best, 2)
+		default:
+			return 3
+		}
+	}
+}
+
+// excerpt returns the text around the first of the words, or the beginning if there is none.
+func excerpt(text string, words []string) []string {
+	quoted := make([]string, len(words))
+	for i, word := range words {
+		quoted[i] = regexp.QuoteMeta(word)
+	}
+	pattern := regexp.MustCompile("(?i)" + strings.Join(quoted, "|"))
+	text = strings.Join(strings.Fields(text), " ")
+	from, to := 0, min(len(text), 2*aroundWord)
+	if at := pattern.FindStringIndex(text); at != nil {
+		from, to = max(0, at[0]-aroundWord), min(len(text), at[1]+aroundWord)
+	}
+	before, after := "", ""
+	if from > 0 { // begin and end with a word
+		before = "… "
+		from += strings.IndexByte(text[from:], ' ') + 1
+	}
+	if to < len(text) {
+		after = " …"
+		to = max(from, strings.LastIndexByte(text[:to], ' '))
+	}
+	text = before + text[from:to] + after
+	var parts []string
+	end := 0
+	for _, at := range pattern.FindAllStringIndex(text, -1) {
+		parts = append(parts, text[end:at[0]], text[at[0]:at[1]])
+		end = at[1]
+	}
+	return append(parts, text[end:])
+}
+
+// groupOf returns the title of the list that has the page, or "".
+func (s site) groupOf(page Page) string {
+	for _, group := range s.groups {
+		if slices.ContainsFunc(group.Links, func(l Link) bool { return l.Path == page.Path() }) {
+			return group.Title
+		}
+	}
+	return ""
 }
 
 // order returns the names of all pages in the order of the lists, with the first page
@@ -188,8 +307,4 @@ func (s site) order() []string {
 		}
 	}
 	return append(out, "README")
-}
-
-func holdsAll(text string, words []string) bool {
-	return !slices.ContainsFunc(words, func(word string) bool { return !strings.Contains(text, word) })
 }

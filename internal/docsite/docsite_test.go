@@ -149,4 +149,39 @@ func TestSearch(t *testing.T) {
 		}
 	}
 	assert.Equal(t, len(docsite.Search("the")), 40, "hits")
+
+	hits = docsite.Search("outside_sharing_hours")
+	assert.That(t, hits[0].Group == "Members" && strings.HasPrefix(hits[0].Path, "/docs/errors#"), "the first is of", hits[0].Group, hits[0].Path)
+	assert.That(t, len(hits[0].Excerpt) >= 3 && hits[0].Excerpt[1] == "outside_sharing_hours" && len(strings.Join(hits[0].Excerpt, "")) < 400, "the excerpt", hits[0].Excerpt)
+	for _, query := range []string{".*(", "a]", "—", "\xff"} {
+		docsite.Search(query) // is no pattern
+	}
+}
+
+// TestExamplesNameTheHub checks that examples have the address of the hub that shows them, and
+// that other addresses stay.
+func TestExamplesNameTheHub(t *testing.T) {
+	page := docsite.Page{HTML: `curl https://hub.example/v1 "https://hub.example" https://hub.example.org https://hub.examples https://hub.example`}
+	assert.Equal(t, page.On("https://a.test:8443/$1"), `curl https://a.test:8443/$1/v1 "https://a.test:8443/$1" https://hub.example.org https://hub.examples https://a.test:8443/$1`)
+	clients, _ := docsite.Find("clients")
+	if strings.Contains(clients.On("https://a.test"), "hub.example") || !strings.Contains(clients.On("https://a.test"), "https://a.test/v1") {
+		t.Error("docs/clients.md: an example names another hub")
+	}
+}
+
+// TestListsAreFolded checks that lists of pages for developers are folded beside a page for members,
+// and not beside their own.
+func TestListsAreFolded(t *testing.T) {
+	clients, _ := docsite.Find("clients")
+	hacking, _ := docsite.Find("HACKING")
+	folded := func(page docsite.Page) (titles []string) {
+		for _, group := range docsite.Groups() {
+			if group.Folded(page) {
+				titles = append(titles, group.Title)
+			}
+		}
+		return titles
+	}
+	assert.Same(t, folded(clients), []string{"Contract", "Development", "Decisions"})
+	assert.Same(t, folded(hacking), []string{"Contract", "Decisions"})
 }

@@ -102,7 +102,7 @@ func (p *Page) addSection(heading *ast.Heading, source []byte, used map[string]i
 // addText adds text to the last section for searching.
 func (p *Page) addText(text string) {
 	if n := len(p.Sections); n > 0 {
-		p.Sections[n-1].text += " " + strings.ToLower(text)
+		p.Sections[n-1].text += " " + text
 	}
 }
 

@@ -57,6 +57,6 @@ func (s *Site) documentation(v *visit) (reply, error) {
 	query = query[:min(len(query), longestQuery)]
 	return reply{page: "documentation", title: page.Title, data: documentationView{
 		Page: page, Groups: docsite.Groups(), Query: query, Hits: docsite.Search(query),
-		Text: template.HTML(page.HTML), // from embedded pages
+		Text: template.HTML(page.On(s.Base)), // from embedded pages
 	}}, nil
 }

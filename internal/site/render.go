@@ -146,6 +146,7 @@ var templates = sync.OnceValue(func() map[string]*template.Template {
 		"ago":      func(t time.Time) string { return ago(t, time.Now()) },
 		"number":   api.Number,
 		"short":    short,
+		"odd":      func(n int) bool { return n%2 == 1 },
 		"duration": duration,
 		"size":     size,
 		"rate":     rate,
