@@ -184,7 +184,7 @@ func (w *walk) operates() {
 	op.see("all read, and sound")
 	op.open("/operator/audit")
 	op.see("back up the database")
-	op.open("/operator/members?name=ben")
+	op.open("/operator/members?q=ben")
 	run(op, clickOn("#members details summary"))
 	op.send("form[action='/operator/members/link'] button", "form[action='/operator/members/link'] input[name=old]", "correct horse battery")
 	w.look(op, "operator-link")
