@@ -179,6 +179,7 @@ var templates = sync.OnceValue(func() map[string]*template.Template {
 		"limits":    limitWords,
 		"limited":   func(l api.Limits) bool { return limitWords(l) != "no limits" },
 		"reach":     reachWords,
+		"keystate":  func(k api.Key) stateCount { return stateCount{State: keyState(k).text, Tone: keyState(k).tone} },
 		"qr":        qrCode,
 		"pre":       preText,
 		"live": func(s liveContent, id, idle string) liveWords {

@@ -161,10 +161,10 @@
     const same = mark && `${at.localName}[${mark}="${CSS.escape(at.getAttribute(mark))}"]`;
     old.replaceWith(document.adoptNode(fresh));
     for (const d of open) if (d) document.getElementById(d)?.setAttribute("open", "");
-    if (same) fresh.querySelector(same)?.focus({ preventScroll: true });
     localise(fresh);
     copies(fresh);
     label(fresh);
+    if (same) fresh.querySelector(same)?.focus({ preventScroll: true });
   }
 
   // The address of a list as it is shown; undefined: the element is none.
@@ -205,7 +205,10 @@
       }
       return address;
     }
-    const first = (address) => { address.searchParams.delete(form.dataset.prefix + "page"); return address; };
+    function first(address) {
+      for (const name of ["page", "before"]) address.searchParams.delete(form.dataset.prefix + name);
+      return address;
+    }
 
     const found = document.createElement("span"); // what a screen reader announces
     found.className = "unseen";
