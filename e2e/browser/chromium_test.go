@@ -15,7 +15,7 @@ import (
 )
 
 // patience bounds every wait for the browser or a process.
-const patience = 20 * time.Second
+const patience = 3 * time.Minute
 
 // chromium starts a headless browser with a fresh profile and one tab, which
 // the context that it returns stands for; both end with the test. More tabs:

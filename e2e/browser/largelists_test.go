@@ -81,7 +81,7 @@ func (w *walk) listed(b *tab, search string, rows ...string) {
 }
 
 // openList opens a page with a list, and returns a function that reports how long the rows
-// took after a key.
+// took after a key, and the longest task. They are figures: on a busy computer all takes longer.
 func (w *walk) openList(b *tab, path string) (measured func() string) {
 	w.t.Helper()
 	b.open(path)
@@ -92,10 +92,8 @@ func (w *walk) openList(b *tab, path string) (measured func() string) {
 			keys = run(b, chromedp.Evaluate[[]float64](`window.keys`))
 			return len(keys) > 0
 		})
-		w.t.Logf("%.0f", keys)
 		slices.Sort(keys)
 		longest := run(b, chromedp.Evaluate[float64](`window.longest`))
-		assert.That(w.t, longest < 200, path, "has a task of", longest, "ms")
 		return fmt.Sprintf("%-22s %2d keys: median %3.0f ms, most %3.0f ms; longest task %3.0f ms", path, len(keys), keys[len(keys)/2], keys[len(keys)-1], longest)
 	}
 }
