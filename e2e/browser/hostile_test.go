@@ -111,11 +111,11 @@ func (w *walk) shown(names []string) {
 	w.until("every call is told", func() bool {
 		op.open("/requests")
 		op.harmless()
-		told = strings.Count(op.text("#requests"), "served")
+		told = strings.Count(op.text("#requests tbody"), "served")
 		for run(op, chromedp.Evaluate[bool](`document.querySelector("a[rel=next]") !== null`)) {
-			op.leads(200, clickOn("a[rel=next]"))
+			op.open(run(op, chromedp.Evaluate[string](`document.querySelector("a[rel=next]").getAttribute("href")`)))
 			op.harmless()
-			told += strings.Count(op.text("#requests"), "served")
+			told += strings.Count(op.text("#requests tbody"), "served")
 		}
 		return told >= len(names)
 	})
@@ -138,8 +138,9 @@ func (w *walk) shown(names []string) {
 		op.open(path)
 		op.harmless()
 	}
-	if shown := run(op, chromedp.Evaluate[int](`fetch("/models").then(r => r.text()).then(t => new DOMParser().parseFromString(t, "text/html").querySelectorAll("#models tbody tr").length)`, chromedp.EvalAwaitPromise)); shown != len(names) {
-		w.t.Errorf("/models shows %d models, want %d", shown, len(names))
+	op.open("/models")
+	if found := op.text("#models [data-found]"); !strings.HasSuffix(found, fmt.Sprintf("%d models", len(names))) {
+		w.t.Errorf("/models shows %s, want %d models", found, len(names))
 	}
 	for i, name := range names { // a few as a page of their own
 		status, path := int64(200), "/models?model="
@@ -175,8 +176,8 @@ func (w *walk) asked(names []string) {
 		for _, name := range batch {
 			q := url.QueryEscape(name)
 			for _, path := range []string{
-				"/models?model=", "/try?model=", "/signin?next=", "/signup?invite=", "/usage?days=", "/usage.csv?of=", "/requests?before=", "/requests?id=", "/operator/members?name=",
-				"/operator/machines?name=", "/operator/audit?before=",
+				"/models?model=", "/try?model=", "/signin?next=", "/signup?invite=", "/usage?days=", "/usage.csv?of=", "/requests?before=", "/requests?id=", "/operator/members?q=",
+				"/operator/machines?q=", "/operator/audit?before=",
 			} {
 				all = append(all, question{Path: path + q})
 			}

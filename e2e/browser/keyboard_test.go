@@ -69,7 +69,9 @@ func (w *walk) byKeyboard() {
 		w.t.Errorf("the secret is %q", secret)
 	}
 	ben.enters("a[href='/applications']")
-	ben.enters("a[href^='/applications/revoke'][aria-label*='by keys']")
+	ben.tabTo(".more[aria-label*='by keys']")
+	ben.types("\r")
+	ben.enters(".menu:popover-open a[href^='/applications/revoke']")
 	ben.enters("#do")
 	ben.see("The key is revoked")
 }

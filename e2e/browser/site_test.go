@@ -320,7 +320,8 @@ func (w *walk) ends() {
 	w.look(op, "home")
 
 	ben.open("/applications")
-	ben.leads(200, clickOn("a[href^='/applications/revoke']"))
+	run(ben, clickOn("#keys .more"))
+	ben.leads(200, clickOn(".menu:popover-open a[href^='/applications/revoke']"))
 	ben.see("are refused within 5 seconds")
 	w.look(ben, "key-revoke")
 	ben.send("#do")

@@ -38,6 +38,12 @@ func newStage(t *testing.T, models ...string) *stage {
 // configuration.
 func newStageWith(t *testing.T, listen, config string, models ...string) *stage {
 	t.Helper()
+	return newStageOver(t, func(string) {}, listen, config, models...)
+}
+
+// newStageOver is newStageWith for a hub whose data folder seed fills before it starts.
+func newStageOver(t *testing.T, seed func(folder string), listen, config string, models ...string) *stage {
+	t.Helper()
 	s := &stage{t: t, binary: os.Getenv("KITH_BIN"), home: shortDir(t)}
 	if s.binary == "" {
 		s.binary, _ = filepath.Abs("../../bin/kith")
@@ -56,6 +62,7 @@ func newStageWith(t *testing.T, listen, config string, models ...string) *stage 
 	s.write("hub.toml", "[site]\nsignup = \"invite\"\n[ratelimit]\nrps = 0\n"+config)
 	s.write("config.toml", fmt.Sprintf("[daemon]\nlisten = \"127.0.0.1:0\"\n[engine]\nbuiltin = false\n[discovery]\nenabled = false\nendpoints = [%q]\n", engine.URL()+"/v1"))
 
+	seed(filepath.Join(s.home, "hub"))
 	s.hub = s.start("hub", "--json", "--config", filepath.Join(s.home, "hub.toml"), "--listen", listen, "--admin", "127.0.0.1:0", "--data", filepath.Join(s.home, "hub"))
 	var told struct {
 		Hub   string `json:"hub"`

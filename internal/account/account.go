@@ -56,6 +56,32 @@ type Member struct {
 	Created  time.Time
 }
 
+// The states of a member.
+const (
+	MemberActive   = "active"
+	MemberDisabled = "disabled"
+)
+
+// MemberWords is the number of words of a MemberQuery that count.
+const MemberWords = 4
+
+// MemberQuery selects a page of the members of a hub.
+type MemberQuery struct {
+	Words []string // each is a part of the name; the case of ASCII characters is ignored
+	State string   // MemberActive or MemberDisabled; empty: any
+	// Sort is "name", "state", "active", "machines" or "created", after a "-" in reverse.
+	// Members that it leaves equal, and with any other value all, are newest first.
+	Sort       string
+	Skip, Most int // members before the page, and on it
+}
+
+// MemberActivity is a member of the hub, with what the member last did.
+type MemberActivity struct {
+	Member
+	Machines int       // that are not revoked
+	Active   time.Time // when the member last used the site, a key or, to the hour and for 13 weeks, a model; zero: never
+}
+
 // Reach is the set of machines that a key can use (spec/routing.md#narrowed-key).
 type Reach string
 

@@ -130,6 +130,15 @@ func machineState(m *api.Machine) words {
 	}
 }
 
+// kindOfState returns a machine's state without its numbers.
+func kindOfState(m *api.Machine) words {
+	state := machineState(m)
+	if strings.HasPrefix(state.text, "busy ") {
+		state.text = "busy"
+	}
+	return state
+}
+
 // machinesContent is the live content for the caller's machines.
 func machinesContent(s *Site, hub *hubView, who fleet.Caller) liveContent {
 	out := liveContent{texts: map[string]words{}}

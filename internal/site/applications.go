@@ -16,9 +16,48 @@ import (
 	"github.com/kith/kith/internal/fleet"
 )
 
+// keyList are the rules of the list of keys.
+var keyList = listRules[api.Key]{
+	texts: func(k api.Key) []string {
+		return []string{k.Name, k.LastFour, k.Region, reachWords(k.Reach), keyState(k).text}
+	},
+	state: keyState,
+	by: map[string]func(a, b api.Key) int{
+		"name":    func(a, b api.Key) int { return compareNames(a.Name, b.Name) },
+		"used":    func(a, b api.Key) int { return a.LastUsed.Compare(b.LastUsed) },
+		"calls":   func(a, b api.Key) int { return cmp.Compare(a.Calls, b.Calls) },
+		"created": func(a, b api.Key) int { return a.Created.Compare(b.Created) },
+		"expires": func(a, b api.Key) int {
+			return cmp.Or(api.OnlineFirst(!a.Expires.IsZero(), !b.Expires.IsZero()), a.Expires.Compare(b.Expires))
+		},
+		"state": func(a, b api.Key) int { return compareStates(keyState(a), keyState(b)) },
+	},
+}
+
+// keyColumns returns the columns of the list of keys.
+func keyColumns(regions int) []column {
+	columns := []column{{Head: "Name", Name: "name"}, {Head: "Reach"}}
+	if regions > 1 {
+		columns = append(columns, column{Head: "Region, base URL"})
+	}
+	return append(columns, column{Head: "Last used", Name: "used", Most: true},
+		column{Head: "Calls, 30 days", Class: "n", Name: "calls", Most: true}, column{Head: "Created", Name: "created", Most: true},
+		column{Head: "Expires", Name: "expires"}, column{Head: "State", Name: "state"}, column{Head: "Actions", Class: "do"})
+}
+
+// keyState returns a key's state.
+func keyState(k api.Key) words {
+	if k.State == "live" {
+		return words{"active", "good"}
+	}
+	return words{k.State, "bad"}
+}
+
 // applicationsData is the content of /applications.
 type applicationsData struct {
 	Keys    []api.Key
+	Listed  []api.Key // on this page of the list
+	List    list
 	Regions []api.Region // available to the member for new keys, the site's own first
 	// Models are the models that the member reaches. Model is the one in the example
 	// lines.
@@ -45,6 +84,13 @@ func (s *Site) applicationsData(v *visit) (applicationsData, error) {
 	keys, noKeys := call(s, v, api.ListKeys, api.None{})
 	models, noModels := call(s, v, api.ListModels, api.None{})
 	data := applicationsData{Keys: keys.Data, Regions: s.AllRegions(), Model: exampleModel, Address: s.Base}
+	data.List = list{ID: "keys", Path: "/applications", Label: "Your keys", One: "key", Many: "keys", Find: "Name, end, reach or state",
+		Query: readList(v.URL.Query(), ""), Columns: keyColumns(len(data.Regions))}
+	// The active keys come first, each newest first.
+	ordered := slices.SortedStableFunc(slices.Values(data.Keys), func(a, b api.Key) int {
+		return api.OnlineFirst(a.State == "live", b.State == "live")
+	})
+	data.Listed, data.List.Found, data.List.States = keyList.cut(ordered, data.List.Query)
 	var paste []api.Model
 	for _, m := range slices.SortedStableFunc(slices.Values(models.Data), online) {
 		data.Models = append(data.Models, keyModel{m.ID, pastes(m.ID)})

@@ -42,11 +42,11 @@ func TestListsFindWords(t *testing.T) {
 		}
 	}
 	for search, found := range map[string]bool{"hopper+grace": true, "grace+turing": false} {
-		page := op.get("/operator/members?name="+search).want(t, 200)
+		page := op.get("/operator/members?q="+search).want(t, 200)
 		assert.Equal(t, strings.Contains(page.body, "<th scope=\"row\">Grace Brewster Hopper"), found, "members", search)
 	}
 	for search, found := range map[string]bool{"ada+box": true, "bob+box": false} {
-		page := op.get("/operator/machines?name="+search).want(t, 200)
+		page := op.get("/operator/machines?q="+search).want(t, 200)
 		assert.Equal(t, strings.Contains(page.body, tn.machine.ID), found, "machines", search)
 	}
 }

@@ -16,7 +16,9 @@ import (
 
 // machinesData is the content of /machines.
 type machinesData struct {
-	Machines []machineRow
+	Machines []machineRow // on this page of the list
+	Any      bool         // the member has a machine
+	List     list
 	Live     liveContent
 }
 
@@ -24,6 +26,33 @@ type machinesData struct {
 type machineRow struct {
 	api.Machine
 	Serves []string
+}
+
+// machineColumns are the columns of the list of machines.
+var machineColumns = []column{
+	{Head: "Name", Name: "name"}, {Head: "State", Name: "state"}, {Head: "Running", Name: "running", Most: true},
+	{Head: "Waiting", Name: "waiting", Most: true}, {Head: "Models", Name: "models", Most: true}, {Head: "Groups"},
+	{Head: "Seen", Name: "seen", Most: true}, {Head: "Actions", Class: "do"},
+}
+
+// machineList are the rules of the list of machines.
+var machineList = listRules[machineRow]{
+	texts: func(m machineRow) []string {
+		texts := append([]string{m.Name, machineState(&m.Machine).text}, m.Serves...)
+		for _, model := range m.Models {
+			texts = append(texts, string(model.ID))
+		}
+		return texts
+	},
+	state: func(m machineRow) words { return kindOfState(&m.Machine) },
+	by: map[string]func(a, b machineRow) int{
+		"name":    func(a, b machineRow) int { return compareNames(a.Name, b.Name) },
+		"state":   func(a, b machineRow) int { return compareStates(machineState(&a.Machine), machineState(&b.Machine)) },
+		"running": func(a, b machineRow) int { return cmp.Compare(a.Running, b.Running) },
+		"waiting": func(a, b machineRow) int { return cmp.Compare(a.Queued, b.Queued) },
+		"models":  func(a, b machineRow) int { return cmp.Compare(len(a.Models), len(b.Models)) },
+		"seen":    func(a, b machineRow) int { return a.LastSeen.Compare(b.LastSeen) },
+	},
 }
 
 // machineData is the content of the page of one machine.
@@ -56,7 +85,8 @@ const machinePath = "/machines/{machine}"
 func (s *Site) machinesData(v *visit) (machinesData, error) {
 	machines, noMachines := call(s, v, api.ListMachines, api.None{})
 	groups, noGroups := call(s, v, api.ListGroups, api.None{})
-	data := machinesData{Live: machinesContent(s, s.hubView(s.DB.Now()), v.caller())}
+	data := machinesData{Live: machinesContent(s, s.hubView(s.DB.Now()), v.caller()), Any: len(machines.Data) > 0}
+	var rows []machineRow
 	for _, m := range machines.Data {
 		row := machineRow{Machine: m}
 		for _, g := range groups.Data {
@@ -64,8 +94,11 @@ func (s *Site) machinesData(v *visit) (machinesData, error) {
 				row.Serves = append(row.Serves, g.Name)
 			}
 		}
-		data.Machines = append(data.Machines, row)
+		rows = append(rows, row)
 	}
+	data.List = list{ID: "machines", Path: "/machines", Label: "Your machines", One: "machine", Many: "machines",
+		Find: "Name, model, group or state", Query: readList(v.URL.Query(), ""), Columns: machineColumns}
+	data.Machines, data.List.Found, data.List.States = machineList.cut(rows, data.List.Query)
 	return data, cmp.Or(noMachines, noGroups)
 }
 

@@ -15,10 +15,34 @@ import (
 
 // modelsData is the content of /models.
 type modelsData struct {
-	Models []modelRow
-	All    int // number of models in reach, whether they match the search or not
+	Models []modelRow // on this page of the list
+	Any    bool       // a model is in reach
+	List   list
 	Live   liveContent
-	Search string
+}
+
+// modelColumns are the columns of the list of models.
+var modelColumns = []column{
+	{Head: "Id", Name: "id"}, {Head: "Status", Name: "status"}, {Head: "Access", Name: "access"},
+	{Head: "Machines", Class: "n", Name: "machines", Most: true}, {Head: "Context", Class: "n", Name: "context", Most: true},
+	{Head: "Capabilities"}, {Head: "Actions", Class: "do"},
+}
+
+// modelList are the rules of the list of models.
+var modelList = listRules[modelRow]{
+	texts: func(m modelRow) []string {
+		return append([]string{string(m.ID), m.Via, availabilityWords(m.Availability).text}, m.Capabilities...)
+	},
+	state: func(m modelRow) words { return availabilityWords(m.Availability) },
+	by: map[string]func(a, b modelRow) int{
+		"id": func(a, b modelRow) int { return compareNames(string(a.ID), string(b.ID)) },
+		"status": func(a, b modelRow) int {
+			return compareStates(availabilityWords(a.Availability), availabilityWords(b.Availability))
+		},
+		"access":   func(a, b modelRow) int { return strings.Compare(a.Via, b.Via) },
+		"machines": func(a, b modelRow) int { return cmp.Compare(a.Machines, b.Machines) },
+		"context":  func(a, b modelRow) int { return cmp.Compare(a.ContextLength, b.ContextLength) },
+	},
 }
 
 // modelData is the content of the page for one model id, which may be out of reach.
@@ -58,7 +82,7 @@ type modelMachine struct {
 // remedy is an action against a refusal: a page to open, or a machine to resume.
 type remedy struct{ Text, Href, Resume string }
 
-// modelsPage handles GET /models[?q=TEXT], or ?model= for one model.
+// modelsPage handles GET /models with the query of the list, or ?model= for one model.
 func (s *Site) modelsPage(v *visit) (reply, error) {
 	models, err := call(s, v, api.ListModels, api.None{})
 	if err != nil {
@@ -70,13 +94,12 @@ func (s *Site) modelsPage(v *visit) (reply, error) {
 		data, err := s.modelData(v, fleet.ModelID(id), query.Get("family"), models.Data)
 		return reply{page: "model", title: cmp.Or(string(data.Why.Model), "Model"), data: data}, err
 	}
-	search := strings.TrimSpace(query.Get("q"))
-	rows := modelRows(models.Data)
-	rows = slices.DeleteFunc(rows, func(r modelRow) bool {
-		return !api.Finds(search, append(r.Capabilities, string(r.ID), r.Via, availabilityWords(r.Availability).text)...)
-	})
-	return reply{page: "models", title: "Models",
-		data: modelsData{rows, len(models.Data), contentOfModels(models.Data), search}}, nil
+	shown := modelsData{Any: len(models.Data) > 0, Live: contentOfModels(models.Data), List: list{
+		ID: "models", Path: "/models", Label: "Models", One: "model", Many: "models",
+		Find: "Id, capability or status", Query: readList(query, ""), Columns: modelColumns}}
+	shown.Models, shown.List.Found, shown.List.States = modelList.cut(modelRows(models.Data), shown.List.Query)
+	markTwins(shown.Models)
+	return reply{page: "models", title: "Models", data: shown}, nil
 }
 
 func (s *Site) modelData(v *visit, id fleet.ModelID, family string, models []api.Model) (modelData, error) {
@@ -230,9 +253,14 @@ func near(a, b fleet.ModelID) bool {
 	return len(x) >= 3 && strings.HasPrefix(y, x) || len(y) <= 64 && api.Distance(x, y) <= min(2, len(x)/3)
 }
 
-// online orders models for a list or a picker: those that are offline come last.
+// online orders models for a list or a picker: those without a connected machine come last.
 func online(a, b api.Model) int {
-	return api.OnlineFirst(a.Availability != "offline", b.Availability != "offline")
+	return api.OnlineFirst(connected(a), connected(b))
+}
+
+// connected reports whether a machine with the model is connected.
+func connected(m api.Model) bool {
+	return m.Availability != fleet.Offline.String() && m.Availability != fleet.Returning.String()
 }
 
 // modelRow is a model on /models, listed next to models with very similar ids.
@@ -240,11 +268,14 @@ type modelRow struct {
 	api.Model
 	N     int             // index in the listing
 	Twins []fleet.ModelID // ids that are easily confused with its own
-	First bool            // first in its group of twins
+	First bool            // first in its group of twins on the page
 }
 
-// modelRows groups models whose ids are easily confused. Groups with a model that is not
-// offline come first. It changes no id: a call must name one exactly.
+// Chats reports whether a chat with the model could be answered now or soon.
+func (r modelRow) Chats() bool { return r.Chat && connected(r.Model) }
+
+// modelRows groups models whose ids are easily confused. Groups with a model on a connected
+// machine come first. It changes no id: a call must name one exactly.
 func modelRows(models []api.Model) []modelRow {
 	of := map[string][]fleet.ModelID{}
 	up := map[string]bool{}
@@ -252,22 +283,27 @@ func modelRows(models []api.Model) []modelRow {
 	for i, m := range models {
 		rows[i] = modelRow{Model: m, N: i}
 		of[api.Skeleton(m.ID)] = append(of[api.Skeleton(m.ID)], m.ID)
-		up[api.Skeleton(m.ID)] = up[api.Skeleton(m.ID)] || m.Availability != "offline"
+		up[api.Skeleton(m.ID)] = up[api.Skeleton(m.ID)] || connected(m)
 	}
 	slices.SortStableFunc(rows, func(a, b modelRow) int {
 		x, y := api.Skeleton(a.ID), api.Skeleton(b.ID)
 		return cmp.Or(api.OnlineFirst(up[x], up[y]), cmp.Compare(x, y))
 	})
 	for i := range rows {
-		same := of[api.Skeleton(rows[i].ID)]
-		rows[i].First = len(same) > 1 && (i == 0 || api.Skeleton(rows[i-1].ID) != api.Skeleton(rows[i].ID))
-		for _, id := range same {
+		for _, id := range of[api.Skeleton(rows[i].ID)] {
 			if id != rows[i].ID {
 				rows[i].Twins = append(rows[i].Twins, id)
 			}
 		}
 	}
 	return rows
+}
+
+// markTwins marks the first of each group of twins on a page.
+func markTwins(rows []modelRow) {
+	for i, r := range rows {
+		rows[i].First = len(r.Twins) > 0 && (i == 0 || api.Skeleton(rows[i-1].ID) != api.Skeleton(r.ID))
+	}
 }
 
 // modelsContent is the live content for the models that the caller reaches.

@@ -128,47 +128,50 @@ func (s *Site) drainQuestion(v *visit) (question, error) {
 
 // membersData is the content of /operator/members.
 type membersData struct {
-	Members  []memberLine
-	Next     string // parameter before of the next page; empty: this is the last
-	Name     string // the search text
-	NeedsOld bool   // creating a link requires the operator's own password
+	Members  []account.MemberActivity // on this page of the list
+	List     list
+	NeedsOld bool // adding a member requires the operator's own password
 	// Link is the link that was just created, shown only once. For is its member, who may
 	// be New.
 	Link, For string
 	New       bool
 }
 
-// memberLine is one member of the hub.
-type memberLine struct {
-	account.Member
-	Machines int
-	Active   time.Time // when the member last used the site, a key or a model
+// memberColumns are the columns of the list of members. The database sorts by them:
+// account.MemberQuery.
+var memberColumns = []column{
+	{Head: "Name", Name: "name"}, {Head: "State", Name: "state"}, {Head: "Last active", Name: "active", Most: true},
+	{Head: "Machines", Class: "n", Name: "machines", Most: true}, {Head: "Since", Name: "created", Most: true},
+	{Head: "Actions", Class: "do"},
 }
 
 func (s *Site) membersData(v *visit) (membersData, error) {
-	data := membersData{Name: v.URL.Query().Get("name")}
-	search := searched(data.Name)
-	find := func(from account.Place, most int) ([]account.Member, error) {
-		return s.DB.MembersBefore(v.Context(), from, longestWord(search), most)
+	q := readList(v.URL.Query(), "")
+	words := strings.Fields(q.Text)
+	all, disabled, err := s.DB.CountMembers(v.Context(), words...)
+	if err != nil {
+		return membersData{}, err
 	}
-	place := func(m account.Member) account.Place { return account.Place{At: m.Created, ID: m.ID} }
-	shown := func(m account.Member) bool { return api.Finds(search, m.Name) }
-	members, next, err := api.Paged(v.URL.Query().Get("before"), mostListed, only(shown, find, place), place)
-	data.Next = next
-	for i := 0; err == nil && i < len(members); i++ {
-		line := memberLine{Member: members[i]}
-		line.Machines, line.Active, err = s.DB.MemberActivity(v.Context(), line.ID)
-		data.Members = append(data.Members, line)
+	l := list{ID: "members", Path: operatorPath + "/members", Label: "Members", One: "member", Many: "members", Find: "Name",
+		Query: q, Columns: memberColumns, Found: all,
+		States: []stateCount{{account.MemberActive, "good", all - disabled}, {account.MemberDisabled, "bad", disabled}}}
+	switch q.State {
+	case "":
+	case account.MemberActive:
+		l.Found = all - disabled
+	case account.MemberDisabled:
+		l.Found = disabled
+	default:
+		l.Found = 0
+	}
+	data := membersData{List: l}
+	if l.Found > 0 {
+		data.Members, err = s.DB.ListMembers(v.Context(), account.MemberQuery{
+			Words: words, State: q.State, Sort: q.Sort, Skip: q.skip(l.Found), Most: pageSize})
 	}
 	own, noAccount := s.accountData(v)
 	data.NeedsOld = own.NeedsOld
 	return data, cmp.Or(err, noAccount)
-}
-
-// searched returns the text to search for. It replaces what no database can store, as in
-// the stored names.
-func searched(name string) string {
-	return strings.TrimSpace(strings.ReplaceAll(strings.ToValidUTF8(name, "\ufffd"), "\x00", "\ufffd"))
 }
 
 // longestWord returns the longest word of a search: the database looks for it alone.
@@ -181,40 +184,61 @@ func longestWord(search string) (longest string) {
 	return longest
 }
 
-// only returns find without the records that are not shown. It reads on, 500 at a time, until
-// it has as many as it is asked for.
-func only[T any](shown func(T) bool, find func(account.Place, int) ([]T, error), place func(T) account.Place) func(account.Place, int) ([]T, error) {
-	return func(from account.Place, most int) (all []T, err error) {
-		for chunk := max(most, 500); ; {
-			found, err := find(from, chunk)
-			for _, one := range found {
-				if shown(one) && len(all) < most {
-					all = append(all, one)
-				}
-			}
-			if err != nil || len(found) < chunk || len(all) == most {
-				return all, err
-			}
-			from = place(found[len(found)-1])
-		}
-	}
-}
-
 // named returns the member that a form of /operator/members names.
 func (s *Site) named(v *visit) (account.Member, error) {
 	m, err := s.DB.Member(v.Context(), v.form.Get("member"))
 	return m, api.NotFound(err, "there is no such member")
 }
 
+// askAbout returns the confirmation page for a form of /operator/members about the member
+// that the address names.
+func (s *Site) askAbout(v *visit, form string) (question, account.Member, error) {
+	m, err := s.DB.Member(v.Context(), v.URL.Query().Get("member"))
+	return question{Action: operatorPath + "/members/" + form, Back: operatorPath + "/members", Field: "member", Value: m.ID},
+		m, api.NotFound(err, "there is no such member")
+}
+
 // disableMemberQuestion returns the confirmation page for disabling a member.
 func (s *Site) disableMemberQuestion(v *visit) (question, error) {
-	m, err := s.DB.Member(v.Context(), v.URL.Query().Get("member"))
-	return question{
-		Title: "Disable " + m.Name + "?", Button: "Disable the member", Action: operatorPath + "/members/disable",
-		Back: operatorPath + "/members", Field: "member", Value: m.ID,
-		Cuts: []string{"Sessions, keys and machines of " + m.Name + " are refused within 5 seconds.",
-			"Nothing is deleted: the member can be enabled again."},
-	}, api.NotFound(err, "there is no such member")
+	q, m, err := s.askAbout(v, "disable")
+	q.Title, q.Button = "Disable "+m.Name+"?", "Disable the member"
+	q.Cuts = []string{"Sessions, keys and machines of " + m.Name + " are refused within 5 seconds.",
+		"Nothing is deleted: the member can be enabled again."}
+	return q, err
+}
+
+// linkMemberQuestion returns the confirmation page for a link that signs a member in.
+func (s *Site) linkMemberQuestion(v *visit) (question, error) {
+	q, m, err := s.askAbout(v, "link")
+	if err != nil {
+		return q, err
+	}
+	q.Title, q.Button = "Create a sign-in link for "+m.Name+"?", "Create the link"
+	q.Cuts = []string{"It signs " + m.Name + " in, once, within a day, for example after a forgotten password.",
+		"Who has the link can act as " + m.Name + ": it is shown once, for you to pass on."}
+	own, err := s.accountData(v)
+	q.Password = own.NeedsOld
+	return q, err
+}
+
+// roleQuestion returns the confirmation page for making a member an operator, or for taking
+// that role away.
+func (s *Site) roleQuestion(v *visit) (question, error) {
+	q, m, err := s.askAbout(v, "role")
+	if err != nil {
+		return q, err
+	}
+	if m.Operator {
+		q.Title, q.Button = "Take the role of operator from "+m.Name+"?", "Take the role away"
+		q.Cuts = []string{m.Name + " no longer sees the operator's pages. The last operator keeps the role."}
+	} else {
+		q.Title, q.Button = "Make "+m.Name+" an operator?", "Make an operator"
+		q.Cuts = []string{m.Name + " sees these pages, and can do all that you can do here."}
+		q.More = []hiddenField{{"operator", "yes"}}
+	}
+	own, err := s.accountData(v)
+	q.Password = own.NeedsOld
+	return q, err
 }
 
 func (s *Site) disableMember(v *visit) (reply, error) {
@@ -307,77 +331,70 @@ func (s *Site) linkMember(v *visit) (reply, error) {
 
 // machineLine is one machine of the hub.
 type machineLine struct {
-	ID, Name, Owner   string
-	Online, Revoked   bool
-	State, Tone       string // if it is online
-	Models, Slots     int
-	Created, LastSeen time.Time
+	account.Machine
+	Online        bool
+	Text, Tone    string // its state
+	kind          words  // of the state, without numbers
+	Models, Slots int
 }
 
-// allMachinesData is the content of /operator/machines: the machines that are online, then
-// the rest, each newest first.
+// allMachinesData is the content of /operator/machines.
 type allMachinesData struct {
-	Machines []machineLine
-	Next     string // parameter before of the next page; empty: this is the last
-	Rest     bool   // the next page has no machine that is online
-	Name     string // the search text
+	Machines []machineLine // on this page of the list
+	List     list
 }
 
+// allMachinesColumns are the columns of the list of all machines.
+var allMachinesColumns = []column{
+	{Head: "Name", Name: "name"}, {Head: "Owner", Name: "owner"}, {Head: "State", Name: "state"},
+	{Head: "Models", Class: "n", Name: "models", Most: true}, {Head: "Slots", Class: "n", Name: "slots", Most: true},
+	{Head: "Last seen", Name: "seen", Most: true}, {Head: "Id"},
+}
+
+// allMachinesList are the rules of the list of all machines.
+var allMachinesList = listRules[machineLine]{
+	texts: func(m machineLine) []string { return []string{m.Name, m.OwnerName} },
+	state: func(m machineLine) words { return m.kind },
+	by: map[string]func(a, b machineLine) int{
+		"name":   func(a, b machineLine) int { return compareNames(a.Name, b.Name) },
+		"owner":  func(a, b machineLine) int { return compareNames(a.OwnerName, b.OwnerName) },
+		"state":  func(a, b machineLine) int { return compareStates(a.kind, b.kind) },
+		"models": func(a, b machineLine) int { return cmp.Compare(a.Models, b.Models) },
+		"slots":  func(a, b machineLine) int { return cmp.Compare(a.Slots, b.Slots) },
+		"seen":   func(a, b machineLine) int { return a.LastSeen.Compare(b.LastSeen) },
+	},
+}
+
+// allMachines lists the machines of the hub: those that are online, those that are offline,
+// and those that are revoked, each newest first. The hub's memory has their states, so that
+// it counts and sorts them, and not the database.
 func (s *Site) allMachines(v *visit) (allMachinesData, error) {
-	query := v.URL.Query()
-	data := allMachinesData{Name: query.Get("name"), Rest: query.Get("rest") != ""}
-	search, before, snapshot := searched(data.Name), query.Get("before"), s.Snapshot()
-	place := func(m machineLine) account.Place { return account.Place{At: m.Created, ID: m.ID} }
-	if !data.Rest {
-		var err error
-		data.Machines, data.Next, err = api.Paged(before, mostListed, s.onlineMachines(snapshot, search), place)
-		if err != nil || data.Next != "" {
-			return data, err
+	data := allMachinesData{List: list{ID: "machines", Path: operatorPath + "/machines", Label: "Machines", One: "machine", Many: "machines",
+		Find: "Name of the machine or its owner", Query: readList(v.URL.Query(), ""), Columns: allMachinesColumns}}
+	records, err := s.DB.ListMachines(v.Context(), longestWord(data.List.Query.Text))
+	snapshot, now := s.Snapshot(), s.DB.Now()
+	rows := make([]machineLine, len(records))
+	for i, record := range records {
+		row, state := machineLine{Machine: record}, availabilityWords("offline")
+		row.kind = state
+		live := snapshot.Machine(fleet.MachineID(record.ID))
+		switch {
+		case !record.Revoked.IsZero():
+			state = words{"revoked", "bad"}
+			row.kind = state
+		case live != nil && live.Online:
+			m := s.LiveMachine(live, now)
+			state, row.kind = machineState(&m), kindOfState(&m)
+			row.Online, row.Models, row.Slots, row.LastSeen = true, len(m.Models), m.Slots, now
 		}
-		data.Rest, before = true, ""
+		row.Text, row.Tone = state.text, state.tone
+		rows[i] = row
 	}
-	find := func(from account.Place, most int) ([]account.Machine, error) {
-		return s.DB.MachinesBefore(v.Context(), from, longestWord(search), most)
-	}
-	shown := func(m account.Machine) bool {
-		live := snapshot.Machine(fleet.MachineID(m.ID))
-		return (live == nil || !live.Online) && api.Finds(search, m.Name, m.OwnerName)
-	}
-	recorded := func(m account.Machine) account.Place { return account.Place{At: m.Created, ID: m.ID} }
-	rest, next, err := api.Paged(before, mostListed, only(shown, find, recorded), recorded)
-	data.Next = next
-	for _, m := range rest {
-		data.Machines = append(data.Machines, machineLine{ID: m.ID, Name: m.Name, Owner: m.OwnerName,
-			Revoked: !m.Revoked.IsZero(), Created: m.Created, LastSeen: m.LastSeen})
-	}
+	slices.SortStableFunc(rows, func(a, b machineLine) int {
+		return cmp.Or(api.OnlineFirst(a.Online, b.Online), api.OnlineFirst(a.Revoked.IsZero(), b.Revoked.IsZero()))
+	})
+	data.Machines, data.List.Found, data.List.States = allMachinesList.cut(rows, data.List.Query)
 	return data, err
-}
-
-// onlineMachines returns a function that lists the machines that are online and that the
-// search finds, newest first.
-func (s *Site) onlineMachines(snapshot *fleet.Snapshot, search string) func(from account.Place, most int) ([]machineLine, error) {
-	order := func(at time.Time, id string, from account.Place) int {
-		return cmp.Or(from.At.Compare(at), strings.Compare(from.ID, id))
-	}
-	return func(from account.Place, most int) (all []machineLine, _ error) {
-		for m := range snapshot.Machines() {
-			if m.Online && api.Finds(search, m.Name, m.OwnerName) &&
-				(from == account.Place{} || order(m.Created, string(m.ID), from) > 0) {
-				all = append(all, machineLine{ID: string(m.ID), Name: m.Name, Owner: m.OwnerName, Online: true,
-					Models: len(m.Offers), Slots: m.Slots, Created: m.Created})
-			}
-		}
-		slices.SortFunc(all, func(a, b machineLine) int {
-			return order(a.Created, a.ID, account.Place{At: b.Created, ID: b.ID})
-		})
-		all = all[:min(most, len(all))]
-		for i := range all {
-			live := s.LiveMachine(snapshot.Machine(fleet.MachineID(all[i].ID)), s.DB.Now())
-			state := machineState(&live)
-			all[i].State, all[i].Tone = state.text, state.tone
-		}
-		return all, nil
-	}
 }
 
 // auditData is the content of /operator/audit.

@@ -45,10 +45,10 @@ func testOperator(t *testing.T, tn *town) {
 	}
 	op.get("/operator").want(t, 200, "of 4<", ">1 of 1<", "Database", "not OK", "50 a second")
 	op.get("/operator/machines").want(t, 200, "box", "ada", "ready", "<td>now</td>")
-	op.get("/operator/machines?name=zzz").want(t, 200, "None of that name")
+	op.get("/operator/machines?q=zzz").want(t, 200, "No machines match")
 	op.get("/operator/audit").want(t, 200, "Nothing yet")
 	op.get("/operator/audit?before=x").want(t, 400, "before is a time")
-	if page := op.get("/operator/members?name=BO").want(t, 200, "bob"); strings.Contains(page.body, tn.members["ada"].ID) {
+	if page := op.get("/operator/members?q=BO").want(t, 200, "bob"); strings.Contains(page.body, tn.members["ada"].ID) {
 		t.Error("the search finds everybody")
 	}
 
@@ -73,6 +73,8 @@ func testOperator(t *testing.T, tn *town) {
 
 	// If the operator has a password, creating a link requires it.
 	op.post("/account/password", "password", aPassword).goes(t, "/account")
+	op.get(members+"/link?member=mem_none").want(t, 404, "no such member")
+	op.get(members+"/link?member="+tn.members["bob"].ID).want(t, 200, "Create a sign-in link for bob?", `name="old"`)
 	op.post(members+"/link", "member", tn.members["bob"].ID).want(t, 403, "current password is wrong")
 	op.post(members+"/link", "member", tn.members["bob"].ID, "old", aPassword).want(t, 200, "signs bob in")
 }
@@ -96,7 +98,11 @@ func testOperatorAdds(t *testing.T, tn *town) {
 
 	made, err := tn.db.MemberByName(t.Context(), "dee")
 	check(t, err)
+	op.get(members+"/role?member="+made.ID).want(t, 200, "Make dee an operator?", `name="operator" value="yes"`)
 	op.post(members+"/role", "member", made.ID, "operator", "yes").goes(t, members)
+	if page := op.get(members+"/role?member="+made.ID).want(t, 200, "Take the role of operator from dee?"); strings.Contains(page.body, `name="operator"`) {
+		t.Error("the form would make an operator")
+	}
 	dee.get("/operator").want(t, 200)
 	op.post(members+"/role", "member", made.ID).goes(t, members)
 	dee.get("/operator").want(t, 404)
@@ -181,11 +187,11 @@ func TestMembersList(t *testing.T) { onEachStore(t, testMembersList) }
 
 func testMembersList(t *testing.T, tn *town) {
 	op := tn.operator()
-	op.get("/operator/members?name=ada").want(t, 200, `<td>never</td><td class="n">1</td>`, `aria-label="Manage ada"`)
+	op.get("/operator/members?q=ada").want(t, 200, `<td>never</td><td class="n">1</td>`, `aria-label="Actions: ada"`)
 	check(t, tn.db.RecordUsage(t.Context(), []account.Usage{{CallID: "req_1", Attempt: 1, Started: time.Now().Add(-50 * time.Hour), MemberID: tn.members["ada"].ID, Model: "m"}}))
-	op.get("/operator/members?name=ada").want(t, 200, ">2 days ago</time></td><td class=\"n\">1</td>")
+	op.get("/operator/members?q=ada").want(t, 200, ">2 days ago</time></td><td class=\"n\">1</td>")
 	tn.as("ada").get("/").want(t, 200)
-	op.get("/operator/members?name=ada").want(t, 200, ">just now</time></td><td class=\"n\">1</td>")
+	op.get("/operator/members?q=ada").want(t, 200, ">just now</time></td><td class=\"n\">1</td>")
 }
 
 // The audit log can be filtered by who, what and when, on every page.
@@ -260,7 +266,7 @@ func TestOperatorSeesHostileNamesAsText(t *testing.T) {
 		check(t, tn.db.RenameMachine(t.Context(), tn.members["ada"].ID, tn.machine.ID, name))
 		q := url.QueryEscape(name)
 		for _, page := range []seen{
-			op.get("/operator/members?name=" + q), op.get("/operator/machines"), op.get("/operator/machines?name=" + q),
+			op.get("/operator/members?q=" + q), op.get("/operator/machines"), op.get("/operator/machines?q=" + q),
 			op.get("/operator/audit?before=" + q), op.post("/operator/members/enable", "member", name),
 		} {
 			inert(t, name, page)

@@ -26,7 +26,7 @@ func TestKeysOfRegions(t *testing.T) {
 	ada.post("/applications", "name", "here", "reach", "all").goes(t, newKeyPath)
 	ada.get(newKeyPath).want(t, 200, "kith_home_", "in region home", `id="test-key"`)
 	ada.post("/applications", "name", "nowhere", "reach", "all", "region", "moon").want(t, 400, "a key is of home, asia, us")
-	ada.get("/applications").want(t, 200, "<td>us <code>https://us.example/v1</code></td>", "<td>home <code>"+tn.web.URL+"/v1</code></td>")
+	ada.get("/applications").want(t, 200, `<td class="names">us <code>https://us.example/v1</code></td>`, `<td class="names">home <code>`+tn.web.URL+"/v1</code></td>")
 	ada.post("/applications/test", "secret", credential.Mint(credential.APIKey, "us").Reveal()).want(t, 400, "to region &#34;us&#34;: test it at https://us.example/applications")
 
 	keys, err := tn.db.Keys(t.Context(), tn.members["ada"].ID)

@@ -181,6 +181,7 @@ var templates = sync.OnceValue(func() map[string]*template.Template {
 		"limits":    limitWords,
 		"limited":   func(l api.Limits) bool { return limitWords(l) != "no limits" },
 		"reach":     reachWords,
+		"keystate":  func(k api.Key) stateCount { return stateCount{State: keyState(k).text, Tone: keyState(k).tone} },
 		"qr":        qrCode,
 		"pre":       preText,
 		"live": func(s liveContent, id, idle string) liveWords {
@@ -188,6 +189,7 @@ var templates = sync.OnceValue(func() map[string]*template.Template {
 			return liveWords{id, cmp.Or(now.text, idle), now.tone, idle}
 		},
 		"minute": utcMinute, "midnight": midnight,
+		"menu": func(id, name string) menuButton { return menuButton{"menu-" + id, name} },
 		// fileact returns the button for an act on a model file.
 		"fileact": func(machine, act, model, do string) fileButton { return fileButton{machine, act, model, do} },
 		// edit returns the fields for limits: empty, or with existing limits, or with the
@@ -276,6 +278,9 @@ func icon(name string) template.HTML {
 // liveWords is an element whose text is updated live. Idle is its text when the page's
 // stream has none for it.
 type liveWords struct{ ID, Text, Tone, Idle string }
+
+// menuButton opens the menu of a row. ID is that of the menu.
+type menuButton struct{ ID, Name string }
 
 // limitFields are the form fields for the limits of a share or an invite. Prefix is the
 // prefix of their ids.

@@ -3,6 +3,7 @@ package site
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"net/url"
 	"slices"
 	"strings"
@@ -18,7 +19,10 @@ type requestsData struct {
 	api.Requests
 	api.RequestFilter
 	Filtered bool
-	Older    string // URL of the next page; empty: this is the last
+	Narrowed bool   // by more than words and an outcome
+	Outcomes []chip // links to the calls of an outcome
+	Newest   string // address of the first page
+	Older    string // address of the next page; empty: this is the last
 	Keys     []api.Key
 	// Known are the values of the last week's calls, as choices for the filter.
 	Known struct{ Codes, Models, Machines []string }
@@ -59,21 +63,34 @@ func (s *Site) requestsPage(v *visit) (reply, error) {
 		slices.Sort(*list)
 		*list = slices.DeleteFunc(slices.Compact(*list), func(name string) bool { return name == "" })
 	}
-	// The next page has the same filter.
-	address := url.Values{}
+	asked := url.Values{}
 	for name, value := range map[string]string{
 		"outcome": filter.Outcome, "code": filter.Code, "model": filter.Model, "machine": filter.Machine,
 		"key": filter.Key, "q": filter.Text,
 		"from": filter.From, "to": filter.To,
 	} {
 		if value != "" {
-			address.Set(name, value)
+			asked.Set(name, value)
 			data.Filtered = true
+			data.Narrowed = data.Narrowed || name != "outcome" && name != "q"
 		}
 	}
+	// The other outcomes and pages have the same filter.
+	address := func(name, value string) string {
+		other := maps.Clone(asked)
+		if other.Set(name, value); value == "" {
+			other.Del(name)
+		}
+		return strings.TrimSuffix("/requests?"+other.Encode(), "?")
+	}
+	for _, o := range []struct{ outcome, text, tone string }{
+		{"", "All", ""}, {"served", "served", "good"}, {"stopped", "stopped by the caller", ""}, {"refused", "refused or broken off", "bad"},
+	} {
+		data.Outcomes = append(data.Outcomes, chip{Text: o.text, Tone: o.tone, Href: address("outcome", o.outcome), Here: filter.Outcome == o.outcome})
+	}
+	data.Newest = address("before", "")
 	if requests.Next != "" {
-		address.Set("before", requests.Next)
-		data.Older = "/requests?" + address.Encode()
+		data.Older = address("before", requests.Next)
 	}
 	return reply{page: "requests", title: "Calls", data: data}, cmp.Or(noKeys, noUsage)
 }

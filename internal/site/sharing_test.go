@@ -164,7 +164,9 @@ func TestTwins(t *testing.T) {
 		First bool
 	}
 	var got []row
-	for _, r := range modelRows(models) {
+	rows := modelRows(models)
+	markTwins(rows)
+	for _, r := range rows {
 		got = append(got, row{r.ID, r.N, r.Twins, r.First})
 	}
 	want := []row{

@@ -66,11 +66,10 @@ type Store interface {
 	ClaimMail(ctx context.Context, memberID string, now, next time.Time) (claimed bool, err error)
 	SetMailed(ctx context.Context, memberID string, until, next time.Time) error
 
-	CountMembers(ctx context.Context) (all, disabled int, err error)
+	CountMembers(ctx context.Context, words ...string) (all, disabled int, err error)
+	ListMembers(ctx context.Context, q account.MemberQuery) ([]account.MemberActivity, error)
 	CountMachines(ctx context.Context) (int, error)
-	MemberActivity(ctx context.Context, id string) (machines int, last time.Time, err error)
-	MembersBefore(ctx context.Context, from account.Place, part string, most int) ([]account.Member, error)
-	MachinesBefore(ctx context.Context, from account.Place, part string, most int) ([]account.Machine, error)
+	ListMachines(ctx context.Context, part string) ([]account.Machine, error)
 	Acts(ctx context.Context, from account.Place, f account.ActFilter, most int) ([]account.Act, error)
 	ActFields(ctx context.Context) (who, what []string, err error)
 }

@@ -154,7 +154,7 @@ func TestNoDataAfterAnError(t *testing.T) {
 	op := tn.operator()
 	for path, data := range map[string]string{
 		"/usage?days=x": "The last", "/requests?before=x": "None yet", "/requests/req_none": "<dt>",
-		"/operator/members?before=x": "<search>", "/operator/machines?before=x": "<search>", "/operator/audit?before=x": "Nothing yet",
+		"/operator/audit?before=x": "Nothing yet",
 	} {
 		if page := op.get(path); page.status < 400 || !strings.Contains(page.body, `id="problem"`) || strings.Contains(page.body, data) {
 			t.Errorf("%s: %d %s", path, page.status, page.body)
@@ -177,17 +177,15 @@ func TestOperatorPages(t *testing.T) {
 		act := account.Act{ID: fmt.Sprintf("act_p%03d", i), At: at, What: "enable a member", Subject: fmt.Sprintf("pat %03d", i)}
 		check(t, tn.db.SetMemberDisabled(account.Acting(t.Context(), &act), fmt.Sprintf("mem_p%03d", i), false))
 	}
-	for path, name := range map[string]string{"/operator/members?name=PAT": "pat", "/operator/machines?name=pa": "pad", "/operator/audit": "pat"} {
+	for path, name := range map[string]string{"/operator/members?q=PAT": "pat", "/operator/machines?q=pa": "pad", "/operator/audit": "pat"} {
 		base, _, _ := strings.Cut(path, "?")
 		told, pages := "", 0
 		for at := path; at != ""; pages++ {
 			page := op.get(at).want(t, 200)
 			told += page.body
-			from := base + "?"
+			from := base + "?page="
 			if base == "/operator/audit" {
-				from += "before="
-			} else {
-				from = path + "&amp;before="
+				from = base + "?before="
 			}
 			at = next(page, from)
 		}

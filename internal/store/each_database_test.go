@@ -68,6 +68,7 @@ func onDatabase(t *testing.T, open func(t *testing.T) *store.DB) {
 		{"hours past their time", testUsageHoursEnd},
 		{"usage of the hub", testUsageOfHub},
 		{"pages of lists", testPages},
+		{"members listed", testMemberLists},
 		{"calls of shares", testCallsOfShares},
 		{"usage refused", testUsageRefused},
 		{"usage concurrency", testUsageConcurrency},

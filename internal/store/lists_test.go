@@ -3,7 +3,9 @@ package store_test
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/kith/kith/internal/account"
 	"github.com/kith/kith/internal/assert"
@@ -33,14 +35,6 @@ func testPages(t *testing.T, db *store.DB) {
 		}
 	}
 	for kind, page := range map[string]func(account.Place) []account.Place{
-		"mem_": func(p account.Place) []account.Place {
-			return places(must[[]account.Member](t)(db.MembersBefore(ctx, p, "member_", 4)), func(m account.Member) account.Place { return account.Place{At: m.Created, ID: m.ID} })
-		},
-		"mch_": func(p account.Place) []account.Place {
-			return places(must[[]account.Machine](t)(db.MachinesBefore(ctx, p, "%", 4)), func(k account.Machine) account.Place {
-				return account.Place{At: k.Created, ID: k.ID}
-			})
-		},
 		"act_": func(p account.Place) []account.Place {
 			return places(must[[]account.Act](t)(db.Acts(ctx, p, account.ActFilter{}, 4)), func(a account.Act) account.Place { return account.Place{At: a.At, ID: a.ID} })
 		},
@@ -62,16 +56,23 @@ func testPages(t *testing.T, db *store.DB) {
 		assert.That(t, slices.Equal(got, want[kind]), "pages of 4 tell", got, want[kind])
 	}
 
-	// The search text is not a pattern.
-	for part, n := range map[string]int{"": many, "MEMBER_1": 10, "_": many, "%": 0, "member-": 0, "!": 0} {
-		same(t, len(must[[]account.Member](t)(db.MembersBefore(ctx, account.Place{}, part, 100))), n)
+	// The words are no patterns.
+	for words, n := range map[string]int{"": many, "MEMBER_1": 10, "_": many, "%": 0, "member-": 0, "!": 0, "2 member": 5, "mem 1 er_ 0": 2} {
+		in := strings.Fields(words)
+		got := must[[]account.MemberActivity](t)(db.ListMembers(ctx, account.MemberQuery{Words: in, Most: 100}))
+		all, disabled, err := db.CountMembers(ctx, in...)
+		ok(t, err)
+		same(t, []int{len(got), all}, []int{n, n})
+		same(t, disabled, len(slices.DeleteFunc(got, func(m account.MemberActivity) bool { return !m.Disabled })))
 	}
-	found := must[[]account.Machine](t)(db.MachinesBefore(ctx, account.Place{}, "ember_07", 100))
-	if len(found) != 1 || found[0].OwnerName != "Member_07" || found[0].Name != "box 7%" {
-		t.Errorf("by its owner is found %+v", found)
+	for part, n := range map[string]int{"ember_07": 1, "BOX 1": 11, "%": many, "": many} {
+		same(t, len(must[[]account.Machine](t)(db.ListMachines(ctx, part))), n)
 	}
-	same(t, len(must[[]account.Machine](t)(db.MachinesBefore(ctx, account.Place{}, "BOX 1", 100))), 11)
-	_, err := db.MembersBefore(ctx, account.Place{}, "\x00", 1)
+	found := must[[]account.Machine](t)(db.ListMachines(ctx, "ember_07"))[0]
+	same(t, []any{found.ID, found.OwnerName, found.Name, found.Created.Equal(later(0)), found.LastSeen.IsZero(), found.Revoked.IsZero()}, []any{"mch_07", "Member_07", "box 7%", true, true, true})
+	_, err := db.ListMembers(ctx, account.MemberQuery{Words: []string{"\x00"}, Most: 1})
+	fails(t, err, store.ErrInvalid)
+	_, err = db.ListMachines(ctx, "\x00")
 	fails(t, err, store.ErrInvalid)
 
 	all, disabled, err := db.CountMembers(ctx)
@@ -86,4 +87,55 @@ func places[T any](of []T, place func(T) account.Place) (all []account.Place) {
 		all = append(all, place(one))
 	}
 	return all
+}
+
+// testMemberLists checks the pages of the list of members, in each order, and what each
+// member last did.
+func testMemberLists(t *testing.T, db *store.DB) {
+	ctx := t.Context()
+	at := func(hours int) time.Time { return later(0).Truncate(time.Hour).Add(time.Duration(hours) * time.Hour) }
+	for i, name := range []string{"bea", "Ann", "cid", "dan"} { // in the order of their creation
+		ok(t, db.CreateMember(ctx, account.Member{ID: "mem_" + name, Name: name, Created: later(i), Disabled: name == "cid", Operator: name == "dan"}))
+	}
+	for i, owner := range []string{"Ann", "Ann", "bea", "bea"} {
+		m := account.Machine{ID: fmt.Sprint("mch_", i), OwnerID: "mem_" + owner, Name: fmt.Sprint("box ", i), Region: "home", Hash: [32]byte{byte(i), 2}, Created: later(0)}
+		ok(t, db.CreateMachine(ctx, m))
+	}
+	ok(t, db.RevokeMachine(ctx, "mch_3", later(1)))
+	ok(t, db.CreateSession(ctx, account.Session{ID: "ses_1", MemberID: "mem_bea", Created: at(1), Data: []byte{1}, Seen: at(4), Expires: at(900)}))
+	ok(t, db.CreateKey(ctx, account.Key{ID: "key_1", MemberID: "mem_Ann", Region: "home", Reach: account.ReachAll, Hash: [32]byte{7}, Created: at(1)}))
+	ok(t, db.TouchKeys(ctx, map[string]time.Time{"key_1": at(5)}))
+	ok(t, db.RecordUsage(ctx, []account.Usage{
+		{CallID: "req_1", Attempt: 1, Started: at(3), MemberID: "mem_cid", Model: "m"}, {CallID: "req_2", Attempt: 1, Started: at(2), MemberID: "mem_bea", Model: "m"},
+	}))
+	for sort, want := range map[string]string{
+		"": "dan cid Ann bea", "-created": "dan cid Ann bea", "created": "bea Ann cid dan", "name": "Ann bea cid dan", "-name": "dan cid bea Ann",
+		"state": "dan Ann bea cid", "-state": "cid dan Ann bea", "machines": "dan cid bea Ann", "-machines": "Ann bea dan cid",
+		"active": "dan cid bea Ann", "-active": "Ann bea cid dan", "name; DROP TABLE members": "dan cid Ann bea",
+	} {
+		var names []string
+		for skip := range 4 { // pages of one
+			page := must[[]account.MemberActivity](t)(db.ListMembers(ctx, account.MemberQuery{Sort: sort, Skip: skip, Most: 1}))
+			same(t, len(page), 1)
+			names = append(names, page[0].Name)
+		}
+		assert.Equal(t, strings.Join(names, " "), want, sort)
+	}
+	for state, want := range map[string]string{account.MemberActive: "dan Ann bea", account.MemberDisabled: "cid", "gone": "dan Ann bea"} {
+		var names []string
+		for _, m := range must[[]account.MemberActivity](t)(db.ListMembers(ctx, account.MemberQuery{State: state, Most: 9})) {
+			names = append(names, m.Name)
+		}
+		assert.Equal(t, strings.Join(names, " "), want, state)
+	}
+	all := must[[]account.MemberActivity](t)(db.ListMembers(ctx, account.MemberQuery{Sort: "name", Most: 9}))
+	var did []string
+	for _, m := range all {
+		last := "never"
+		if !m.Active.IsZero() {
+			last = fmt.Sprint(m.Active.Sub(at(0)))
+		}
+		did = append(did, fmt.Sprintf("%s %t %t %d %s", m.ID, m.Operator, m.Disabled, m.Machines, last))
+	}
+	same(t, did, []string{"mem_Ann false false 2 5h0m0s", "mem_bea false false 1 4h0m0s", "mem_cid false true 0 3h0m0s", "mem_dan true false 0 never"})
 }

@@ -46,17 +46,17 @@ func (db *DB) CountMachines(ctx context.Context) (int, error) {
 	return int(n), db.wrap(err, "count the machines")
 }
 
-// MachinesBefore returns one page of all machines, newest first, including revoked ones:
-// up to most machines with part in their own or their owner's name, beginning at from.
-// The case of ASCII characters is ignored.
-func (db *DB) MachinesBefore(ctx context.Context, from account.Place, part string, most int) ([]account.Machine, error) {
-	if err := checkText(part, from.ID); err != nil {
+// ListMachines returns all machines with part in their own or their owner's name, newest
+// first, including revoked ones, without their credentials and offers. The case of ASCII
+// characters is ignored.
+func (db *DB) ListMachines(ctx context.Context, part string) ([]account.Machine, error) {
+	if err := checkText(part); err != nil {
 		return nil, db.wrap(err, "list machines")
 	}
-	at, id := pageStart(from)
-	rows, err := db.query.MachinesBefore(ctx, at, id, likePattern(part), int32(most))
-	read := func(row query.MachinesBeforeRow) account.Machine { return machine(row.Machine, row.OwnerName) }
-	return convert(rows, read), db.wrap(err, "list machines")
+	rows, err := db.query.ListMachines(ctx, likePattern(part))
+	return convert(rows, func(r query.ListMachinesRow) account.Machine {
+		return account.Machine{ID: r.ID, Name: r.Name, OwnerName: r.OwnerName, Created: timeOf(r.Created), LastSeen: timeOf(r.LastSeen), Revoked: timeOf(r.Revoked)}
+	}), db.wrap(err, "list machines")
 }
 
 // ActiveMachine returns one machine that may connect; ErrNotFound if it is revoked or

@@ -4,7 +4,6 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
-	"time"
 
 	"github.com/kith/kith/internal/account"
 	"github.com/kith/kith/internal/fleet"
@@ -52,28 +51,45 @@ func (db *DB) Members(ctx context.Context) ([]account.Member, error) {
 	return convert(rows, member), db.wrap(err, "list the members")
 }
 
-// CountMembers returns the number of members, and of those that are disabled.
-func (db *DB) CountMembers(ctx context.Context) (all, disabled int, err error) {
-	row, err := db.query.CountMembers(ctx)
+// CountMembers returns the number of members, and of those that are disabled. Each of the
+// words, at most account.MemberWords of them, is part of the names that count.
+func (db *DB) CountMembers(ctx context.Context, words ...string) (all, disabled int, err error) {
+	in, err := wordPatterns(words)
+	if err != nil {
+		return 0, 0, db.wrap(err, "count the members")
+	}
+	row, err := db.query.CountMembers(ctx, in[0], in[1], in[2], in[3])
 	return int(row.Members), int(row.Disabled), db.wrap(err, "count the members")
 }
 
-// MemberActivity returns the number of a member's machines, and when the member last used the
-// site, a key or, to the hour and for 13 weeks, a model; zero: never.
-func (db *DB) MemberActivity(ctx context.Context, id string) (machines int, last time.Time, err error) {
-	row, err := db.query.MemberActivity(ctx, id)
-	return int(row.Machines), timeOf(max(row.Seen, row.Used, row.Called)), db.wrap(err, "read the activity of member %q", id)
-}
-
-// MembersBefore returns one page of the members, newest first: up to most members with
-// part in their name, beginning at from. The case of ASCII characters is ignored.
-func (db *DB) MembersBefore(ctx context.Context, from account.Place, part string, most int) ([]account.Member, error) {
-	if err := checkText(part, from.ID); err != nil {
+// ListMembers returns a page of the members, each with what it last did.
+func (db *DB) ListMembers(ctx context.Context, q account.MemberQuery) ([]account.MemberActivity, error) {
+	in, err := wordPatterns(q.Words)
+	if err != nil {
 		return nil, db.wrap(err, "list members")
 	}
-	at, id := pageStart(from)
-	rows, err := db.query.MembersBefore(ctx, at, id, likePattern(part), int32(most))
-	return convert(rows, member), db.wrap(err, "list members")
+	rows, err := db.query.ListMembers(ctx, query.ListMembersParams{
+		Word1: in[0], Word2: in[1], Word3: in[2], Word4: in[3],
+		State: q.State, Sort: q.Sort, Skip: int32(q.Skip), Most: int32(q.Most),
+	})
+	return convert(rows, func(r query.ListMembersRow) account.MemberActivity {
+		return account.MemberActivity{
+			Member:   account.Member{ID: r.ID, Name: r.Name, Operator: r.Operator, Disabled: r.Disabled, Created: timeOf(r.Created)},
+			Machines: int(r.Machines), Active: timeOf(r.Active),
+		}
+	}), db.wrap(err, "list members")
+}
+
+// wordPatterns returns the patterns of texts with the words; ErrInvalid if no text can have
+// one.
+func wordPatterns(words []string) (patterns [account.MemberWords]string, err error) {
+	for i := range patterns {
+		patterns[i] = likePattern("")
+		if i < len(words) {
+			patterns[i] = likePattern(words[i])
+		}
+	}
+	return patterns, checkText(words...)
 }
 
 var errNoOperatorLeft = fmt.Errorf("%w: no operator would be left", ErrInvalid)

@@ -149,6 +149,88 @@
     return field.value !== field.defaultValue;
   }
 
+  // Loads the element with an id of the page at an address; null: there is none.
+  async function load(address, id, signal) {
+    const response = await fetch(address, { headers: { Accept: "text/html", "X-Kith-Refresh": "1" }, signal });
+    if (!response.ok || response.redirected) return null;
+    return new DOMParser().parseFromString(await response.text(), "text/html").getElementById(id);
+  }
+
+  // Replaces the element with the id of a fresh one, and keeps the focus and what is open.
+  function replace(fresh) {
+    const old = document.getElementById(fresh.id), at = document.activeElement;
+    const open = [...old.querySelectorAll("details[open]")].map((d) => d.id);
+    const mark = old.contains(at) && ["id", "href", "popovertarget"].find((name) => at.hasAttribute(name));
+    const same = mark && `${at.localName}[${mark}="${CSS.escape(at.getAttribute(mark))}"]`;
+    old.replaceWith(document.adoptNode(fresh));
+    for (const d of open) if (d) document.getElementById(d)?.setAttribute("open", "");
+    localise(fresh);
+    copies(fresh);
+    label(fresh);
+    if (same) fresh.querySelector(same)?.focus({ preventScroll: true });
+  }
+
+  // The address of a list as it is shown; undefined: the element is none.
+  function listAddress(id) {
+    const form = document.getElementById(id + "-find");
+    if (!form) return undefined;
+    const at = new URL(form.action);
+    if (at.pathname === location.pathname) at.search = location.search; // else the page is the answer to a form
+    return at;
+  }
+
+  // A list has an address for each search, state, order and page. The script asks for the
+  // list's part of that page as a person types or follows a link of the list.
+  function list(place) {
+    const id = place.id, form = document.getElementById(id + "-find");
+    let asking = null;
+
+    async function ask(address) {
+      asking?.abort();
+      asking = new AbortController();
+      const { signal } = asking;
+      history.replaceState(null, "", address);
+      try {
+        const fresh = await load(address, id, signal);
+        if (signal.aborted) return;
+        if (!fresh) return location.assign(address); // the session ended, or the hub refuses
+        replace(fresh);
+        found.textContent = fresh.querySelector("[data-found]")?.textContent ?? "";
+      } catch { /* aborted, or without a connection: the next key asks again */ }
+    }
+
+    // The address with what the form holds now. It begins with the first page.
+    function typed(address) {
+      for (const [name, value] of new FormData(form)) {
+        if (form.elements[name].type === "hidden") continue;
+        if (value.trim()) address.searchParams.set(name, value.trim());
+        else address.searchParams.delete(name);
+      }
+      return address;
+    }
+    function first(address) {
+      for (const name of ["page", "before"]) address.searchParams.delete(form.dataset.prefix + name);
+      return address;
+    }
+
+    const found = document.createElement("span"); // what a screen reader announces
+    found.className = "unseen";
+    found.setAttribute("role", "status");
+    form.append(found);
+    form.addEventListener("input", () => ask(typed(first(listAddress(id)))));
+    form.addEventListener("submit", (event) => { event.preventDefault(); ask(typed(first(listAddress(id)))); });
+    document.addEventListener("click", (event) => {
+      const link = event.target.closest?.(".chips a, thead a, .pages a");
+      if (!link || !document.getElementById(id).contains(link) || event.button || event.metaKey || event.ctrlKey || event.shiftKey || event.altKey) return;
+      event.preventDefault();
+      ask(typed(new URL(link.href)));
+      if (link.matches(".pages a")) document.getElementById(id).scrollIntoView({ block: "nearest" });
+    });
+  }
+
+  // How long after a state of a row changed a list is sorted and counted again, in ms.
+  const settle = 3000;
+
   // Live updates: the hub sends the texts that changed. If other parts of the page changed,
   // they are loaded again, unless a person is using them. Without a stream the page stays
   // as it was loaded.
@@ -159,26 +241,22 @@
     let source = null;
     let shape = place.dataset.shape;
     let asking = false;
+    let moved = false; // states of rows changed, and so the order and the numbers of a list
+    let settling = 0;
 
-    const inUse = () => region().contains(document.activeElement) && document.activeElement.matches("input, select, textarea")
+    const inUse = () => region().querySelector(":popover-open") !== null
+      || region().contains(document.activeElement) && document.activeElement.matches("input, select, textarea")
       || [...region().querySelectorAll("input, select, textarea")].some(typed);
 
     async function refresh() {
-      if (asking || shape === region().dataset.shape || inUse()) return;
+      if (asking || (shape === region().dataset.shape && (!moved || settling)) || inUse()) return;
       asking = true;
+      const address = listAddress(id)?.href ?? place.dataset.page ?? stream.replace("/live", "");
       try {
-        const response = await fetch(place.dataset.page ?? stream.replace("/live", ""), { headers: { Accept: "text/html", "X-Kith-Refresh": "1" } });
-        if (!response.ok || response.redirected) return;
-        const fresh = new DOMParser().parseFromString(await response.text(), "text/html").getElementById(id);
-        if (!fresh || inUse()) return;
-        const open = [...region().querySelectorAll("details[open]")].map((d) => d.id);
-        const focus = region().contains(document.activeElement) ? document.activeElement.id : "";
-        region().replaceWith(document.adoptNode(fresh));
-        for (const d of open) if (d) document.getElementById(d)?.setAttribute("open", "");
-        if (focus) document.getElementById(focus)?.focus();
-        localise(fresh);
-        copies(fresh);
-        label(fresh);
+        const fresh = await load(address, id);
+        if (!fresh || inUse() || address !== (listAddress(id)?.href ?? address)) return;
+        moved = false;
+        replace(fresh);
       } catch { /* the next event tries again */ } finally { asking = false; }
     }
 
@@ -197,6 +275,11 @@
         if (element && "live" in element.dataset) put(element, words);
       }
       shape = told.shape;
+      const states = region().dataset.list;
+      if (states && !told.all && Object.keys(told.texts).some((name) => name.startsWith(states))) {
+        moved = true;
+        settling ||= setTimeout(() => { settling = 0; refresh(); }, settle);
+      }
       refresh();
     }
 
@@ -212,8 +295,9 @@
     document.addEventListener("visibilitychange", turn);
     addEventListener("pagehide", () => { source?.close(); source = null; });
     addEventListener("pageshow", turn);
-    document.addEventListener("focusout", () => setTimeout(refresh, 0));
+    for (const end of ["focusout", "toggle"]) document.addEventListener(end, () => setTimeout(refresh, 0), true);
   }
+  for (const place of document.querySelectorAll("[data-list]")) if (document.getElementById(place.id + "-find")) list(place);
   if (window.EventSource) for (const place of document.querySelectorAll("[data-stream]")) if (place.id) follow(place);
 
   // A link to a part of the page opens that part.

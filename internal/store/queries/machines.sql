@@ -18,11 +18,10 @@ WHERE x.owner_id = $1 ORDER BY x.created, x.id;
 -- name: CountMachines :one
 SELECT count(*) FROM machines WHERE revoked = 0;
 
--- name: MachinesBefore :many
-SELECT sqlc.embed(x), m.name AS owner_name FROM machines x JOIN members m ON m.id = x.owner_id
-WHERE x.created <= sqlc.arg(before) AND (x.created < sqlc.arg(before) OR x.id < sqlc.arg(before_id))
-  AND (lower(x.name) LIKE lower(cast(sqlc.arg(pattern) AS text)) ESCAPE '!' OR lower(m.name) LIKE lower(cast(sqlc.arg(pattern) AS text)) ESCAPE '!')
-ORDER BY x.created DESC, x.id DESC LIMIT sqlc.arg(most);
+-- name: ListMachines :many
+SELECT x.id, x.name, m.name AS owner_name, x.created, x.last_seen, x.revoked FROM machines x JOIN members m ON m.id = x.owner_id
+WHERE lower(x.name) LIKE lower(cast(sqlc.arg(pattern) AS text)) ESCAPE '!' OR lower(m.name) LIKE lower(cast(sqlc.arg(pattern) AS text)) ESCAPE '!'
+ORDER BY x.created DESC, x.id DESC;
 
 -- name: ActiveMachines :many
 SELECT sqlc.embed(x), m.name AS owner_name FROM machines x JOIN members m ON m.id = x.owner_id

@@ -11,20 +11,36 @@ SELECT * FROM members WHERE name = $1;
 SELECT * FROM members ORDER BY created, id;
 
 -- name: CountMembers :one
-SELECT count(*) AS members, cast(coalesce(sum(CASE WHEN disabled THEN 1 ELSE 0 END), 0) AS bigint) AS disabled FROM members;
+SELECT count(*) AS members, cast(coalesce(sum(CASE WHEN disabled THEN 1 ELSE 0 END), 0) AS bigint) AS disabled FROM members m
+WHERE lower(m.name) LIKE lower(cast(sqlc.arg(word1) AS text)) ESCAPE '!'
+  AND lower(m.name) LIKE lower(cast(sqlc.arg(word2) AS text)) ESCAPE '!'
+  AND lower(m.name) LIKE lower(cast(sqlc.arg(word3) AS text)) ESCAPE '!'
+  AND lower(m.name) LIKE lower(cast(sqlc.arg(word4) AS text)) ESCAPE '!';
 
--- name: MembersBefore :many
-SELECT * FROM members
-WHERE created <= sqlc.arg(before) AND (created < sqlc.arg(before) OR id < sqlc.arg(before_id))
-  AND lower(name) LIKE lower(cast(sqlc.arg(pattern) AS text)) ESCAPE '!'
-ORDER BY created DESC, id DESC LIMIT sqlc.arg(most);
-
--- The number of a member's machines, and when the member last used the site, a key, or a model.
--- name: MemberActivity :one
-SELECT (SELECT count(*) FROM machines m WHERE m.owner_id = sqlc.arg(member) AND m.revoked = 0) AS machines,
-    cast(coalesce((SELECT max(s.seen) FROM sessions s WHERE s.member_id = sqlc.arg(member)), 0) AS bigint) AS seen,
-    cast(coalesce((SELECT max(k.last_used) FROM keys k WHERE k.member_id = sqlc.arg(member)), 0) AS bigint) AS used,
-    cast(coalesce((SELECT max(h.hour) FROM usage_hours h WHERE h.member_id = sqlc.arg(member)), 0) AS bigint) AS called;
+-- A page of the members, each with the number of its machines and when it last used the site, a
+-- key, or a model. sort is the name of a column, after a "-" in reverse; else the newest come first.
+-- name: ListMembers :many
+SELECT l.id, l.name, l.operator, l.disabled, l.created, l.machines, cast(l.active AS bigint) AS active FROM (
+    SELECT m.id, m.name, m.operator, m.disabled, m.created,
+        (SELECT count(*) FROM machines x WHERE x.owner_id = m.id AND x.revoked = 0) AS machines,
+        (SELECT max(t.at) FROM (
+            SELECT coalesce(max(s.seen), 0) AS at FROM sessions s WHERE s.member_id = m.id
+            UNION ALL SELECT coalesce(max(k.last_used), 0) FROM keys k WHERE k.member_id = m.id
+            UNION ALL SELECT coalesce(max(h.hour), 0) FROM usage_hours h WHERE h.member_id = m.id) t) AS active
+    FROM members m
+    WHERE lower(m.name) LIKE lower(cast(sqlc.arg(word1) AS text)) ESCAPE '!'
+      AND lower(m.name) LIKE lower(cast(sqlc.arg(word2) AS text)) ESCAPE '!'
+      AND lower(m.name) LIKE lower(cast(sqlc.arg(word3) AS text)) ESCAPE '!'
+      AND lower(m.name) LIKE lower(cast(sqlc.arg(word4) AS text)) ESCAPE '!'
+      AND (cast(sqlc.arg(state) AS text) = '' OR m.disabled = (cast(sqlc.arg(state) AS text) = 'disabled'))
+) l
+ORDER BY
+    CASE cast(sqlc.arg(sort) AS text) WHEN 'name' THEN lower(l.name) END,
+    CASE cast(sqlc.arg(sort) AS text) WHEN '-name' THEN lower(l.name) END DESC,
+    CASE cast(sqlc.arg(sort) AS text) WHEN 'state' THEN CASE WHEN l.disabled THEN 1 ELSE 0 END WHEN 'active' THEN l.active WHEN 'machines' THEN l.machines WHEN 'created' THEN l.created END,
+    CASE cast(sqlc.arg(sort) AS text) WHEN '-state' THEN CASE WHEN l.disabled THEN 1 ELSE 0 END WHEN '-active' THEN l.active WHEN '-machines' THEN l.machines WHEN '-created' THEN l.created END DESC,
+    l.created DESC, l.id DESC
+LIMIT sqlc.arg(most) OFFSET sqlc.arg(skip);
 
 -- name: SetMemberDisabled :execrows
 UPDATE members SET disabled = $2 WHERE id = $1;

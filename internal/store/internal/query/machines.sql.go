@@ -164,6 +164,51 @@ func (q *Queries) InsertMachine(ctx context.Context, arg InsertMachineParams) er
 	return err
 }
 
+const listMachines = `-- name: ListMachines :many
+SELECT x.id, x.name, m.name AS owner_name, x.created, x.last_seen, x.revoked FROM machines x JOIN members m ON m.id = x.owner_id
+WHERE lower(x.name) LIKE lower(cast($1 AS text)) ESCAPE '!' OR lower(m.name) LIKE lower(cast($1 AS text)) ESCAPE '!'
+ORDER BY x.created DESC, x.id DESC
+`
+
+type ListMachinesRow struct {
+	ID        string
+	Name      string
+	OwnerName string
+	Created   int64
+	LastSeen  int64
+	Revoked   int64
+}
+
+func (q *Queries) ListMachines(ctx context.Context, pattern string) ([]ListMachinesRow, error) {
+	rows, err := q.db.QueryContext(ctx, listMachines, pattern)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []ListMachinesRow
+	for rows.Next() {
+		var i ListMachinesRow
+		if err := rows.Scan(
+			&i.ID,
+			&i.Name,
+			&i.OwnerName,
+			&i.Created,
+			&i.LastSeen,
+			&i.Revoked,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Close(); err != nil {
+		return nil, err
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const machineByHash = `-- name: MachineByHash :one
 SELECT x.id, x.owner_id, x.name, x.region, x.kept_out, x.hash, x.last_four, x.created, x.last_seen, x.offers, x.generation, x.revoked, m.id, m.name, m.operator, m.disabled, m.created FROM machines x JOIN members m ON m.id = x.owner_id
 WHERE x.hash = $1 AND x.revoked = 0 AND NOT m.disabled
@@ -219,60 +264,6 @@ func (q *Queries) Machines(ctx context.Context) ([]MachinesRow, error) {
 	var items []MachinesRow
 	for rows.Next() {
 		var i MachinesRow
-		if err := rows.Scan(
-			&i.Machine.ID,
-			&i.Machine.OwnerID,
-			&i.Machine.Name,
-			&i.Machine.Region,
-			&i.Machine.KeptOut,
-			&i.Machine.Hash,
-			&i.Machine.LastFour,
-			&i.Machine.Created,
-			&i.Machine.LastSeen,
-			&i.Machine.Offers,
-			&i.Machine.Generation,
-			&i.Machine.Revoked,
-			&i.OwnerName,
-		); err != nil {
-			return nil, err
-		}
-		items = append(items, i)
-	}
-	if err := rows.Close(); err != nil {
-		return nil, err
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
-}
-
-const machinesBefore = `-- name: MachinesBefore :many
-SELECT x.id, x.owner_id, x.name, x.region, x.kept_out, x.hash, x.last_four, x.created, x.last_seen, x.offers, x.generation, x.revoked, m.name AS owner_name FROM machines x JOIN members m ON m.id = x.owner_id
-WHERE x.created <= $1 AND (x.created < $1 OR x.id < $2)
-  AND (lower(x.name) LIKE lower(cast($3 AS text)) ESCAPE '!' OR lower(m.name) LIKE lower(cast($3 AS text)) ESCAPE '!')
-ORDER BY x.created DESC, x.id DESC LIMIT $4
-`
-
-type MachinesBeforeRow struct {
-	Machine   Machine
-	OwnerName string
-}
-
-func (q *Queries) MachinesBefore(ctx context.Context, before int64, beforeID string, pattern string, most int32) ([]MachinesBeforeRow, error) {
-	rows, err := q.db.QueryContext(ctx, machinesBefore,
-		before,
-		beforeID,
-		pattern,
-		most,
-	)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var items []MachinesBeforeRow
-	for rows.Next() {
-		var i MachinesBeforeRow
 		if err := rows.Scan(
 			&i.Machine.ID,
 			&i.Machine.OwnerID,

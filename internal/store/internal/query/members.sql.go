@@ -10,7 +10,11 @@ import (
 )
 
 const countMembers = `-- name: CountMembers :one
-SELECT count(*) AS members, cast(coalesce(sum(CASE WHEN disabled THEN 1 ELSE 0 END), 0) AS bigint) AS disabled FROM members
+SELECT count(*) AS members, cast(coalesce(sum(CASE WHEN disabled THEN 1 ELSE 0 END), 0) AS bigint) AS disabled FROM members m
+WHERE lower(m.name) LIKE lower(cast($1 AS text)) ESCAPE '!'
+  AND lower(m.name) LIKE lower(cast($2 AS text)) ESCAPE '!'
+  AND lower(m.name) LIKE lower(cast($3 AS text)) ESCAPE '!'
+  AND lower(m.name) LIKE lower(cast($4 AS text)) ESCAPE '!'
 `
 
 type CountMembersRow struct {
@@ -18,8 +22,13 @@ type CountMembersRow struct {
 	Disabled int64
 }
 
-func (q *Queries) CountMembers(ctx context.Context) (CountMembersRow, error) {
-	row := q.db.QueryRowContext(ctx, countMembers)
+func (q *Queries) CountMembers(ctx context.Context, word1 string, word2 string, word3 string, word4 string) (CountMembersRow, error) {
+	row := q.db.QueryRowContext(ctx, countMembers,
+		word1,
+		word2,
+		word3,
+		word4,
+	)
 	var i CountMembersRow
 	err := row.Scan(&i.Members, &i.Disabled)
 	return i, err
@@ -68,31 +77,91 @@ func (q *Queries) InsertMeta(ctx context.Context, name string, value string) err
 	return err
 }
 
-const memberActivity = `-- name: MemberActivity :one
-SELECT (SELECT count(*) FROM machines m WHERE m.owner_id = $1 AND m.revoked = 0) AS machines,
-    cast(coalesce((SELECT max(s.seen) FROM sessions s WHERE s.member_id = $1), 0) AS bigint) AS seen,
-    cast(coalesce((SELECT max(k.last_used) FROM keys k WHERE k.member_id = $1), 0) AS bigint) AS used,
-    cast(coalesce((SELECT max(h.hour) FROM usage_hours h WHERE h.member_id = $1), 0) AS bigint) AS called
+const listMembers = `-- name: ListMembers :many
+SELECT l.id, l.name, l.operator, l.disabled, l.created, l.machines, cast(l.active AS bigint) AS active FROM (
+    SELECT m.id, m.name, m.operator, m.disabled, m.created,
+        (SELECT count(*) FROM machines x WHERE x.owner_id = m.id AND x.revoked = 0) AS machines,
+        (SELECT max(t.at) FROM (
+            SELECT coalesce(max(s.seen), 0) AS at FROM sessions s WHERE s.member_id = m.id
+            UNION ALL SELECT coalesce(max(k.last_used), 0) FROM keys k WHERE k.member_id = m.id
+            UNION ALL SELECT coalesce(max(h.hour), 0) FROM usage_hours h WHERE h.member_id = m.id) t) AS active
+    FROM members m
+    WHERE lower(m.name) LIKE lower(cast($1 AS text)) ESCAPE '!'
+      AND lower(m.name) LIKE lower(cast($2 AS text)) ESCAPE '!'
+      AND lower(m.name) LIKE lower(cast($3 AS text)) ESCAPE '!'
+      AND lower(m.name) LIKE lower(cast($4 AS text)) ESCAPE '!'
+      AND (cast($5 AS text) = '' OR m.disabled = (cast($5 AS text) = 'disabled'))
+) l
+ORDER BY
+    CASE cast($6 AS text) WHEN 'name' THEN lower(l.name) END,
+    CASE cast($6 AS text) WHEN '-name' THEN lower(l.name) END DESC,
+    CASE cast($6 AS text) WHEN 'state' THEN CASE WHEN l.disabled THEN 1 ELSE 0 END WHEN 'active' THEN l.active WHEN 'machines' THEN l.machines WHEN 'created' THEN l.created END,
+    CASE cast($6 AS text) WHEN '-state' THEN CASE WHEN l.disabled THEN 1 ELSE 0 END WHEN '-active' THEN l.active WHEN '-machines' THEN l.machines WHEN '-created' THEN l.created END DESC,
+    l.created DESC, l.id DESC
+LIMIT $8 OFFSET $7
 `
 
-type MemberActivityRow struct {
-	Machines int64
-	Seen     int64
-	Used     int64
-	Called   int64
+type ListMembersParams struct {
+	Word1 string
+	Word2 string
+	Word3 string
+	Word4 string
+	State string
+	Sort  string
+	Skip  int32
+	Most  int32
 }
 
-// The number of a member's machines, and when the member last used the site, a key, or a model.
-func (q *Queries) MemberActivity(ctx context.Context, member string) (MemberActivityRow, error) {
-	row := q.db.QueryRowContext(ctx, memberActivity, member)
-	var i MemberActivityRow
-	err := row.Scan(
-		&i.Machines,
-		&i.Seen,
-		&i.Used,
-		&i.Called,
+type ListMembersRow struct {
+	ID       string
+	Name     string
+	Operator bool
+	Disabled bool
+	Created  int64
+	Machines int64
+	Active   int64
+}
+
+// A page of the members, each with the number of its machines and when it last used the site, a
+// key, or a model. sort is the name of a column, after a "-" in reverse; else the newest come first.
+func (q *Queries) ListMembers(ctx context.Context, arg ListMembersParams) ([]ListMembersRow, error) {
+	rows, err := q.db.QueryContext(ctx, listMembers,
+		arg.Word1,
+		arg.Word2,
+		arg.Word3,
+		arg.Word4,
+		arg.State,
+		arg.Sort,
+		arg.Skip,
+		arg.Most,
 	)
-	return i, err
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []ListMembersRow
+	for rows.Next() {
+		var i ListMembersRow
+		if err := rows.Scan(
+			&i.ID,
+			&i.Name,
+			&i.Operator,
+			&i.Disabled,
+			&i.Created,
+			&i.Machines,
+			&i.Active,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Close(); err != nil {
+		return nil, err
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
 }
 
 const memberByID = `-- name: MemberByID :one
@@ -174,47 +243,6 @@ SELECT id, name, operator, disabled, created FROM members ORDER BY created, id
 
 func (q *Queries) Members(ctx context.Context) ([]Member, error) {
 	rows, err := q.db.QueryContext(ctx, members)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var items []Member
-	for rows.Next() {
-		var i Member
-		if err := rows.Scan(
-			&i.ID,
-			&i.Name,
-			&i.Operator,
-			&i.Disabled,
-			&i.Created,
-		); err != nil {
-			return nil, err
-		}
-		items = append(items, i)
-	}
-	if err := rows.Close(); err != nil {
-		return nil, err
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
-}
-
-const membersBefore = `-- name: MembersBefore :many
-SELECT id, name, operator, disabled, created FROM members
-WHERE created <= $1 AND (created < $1 OR id < $2)
-  AND lower(name) LIKE lower(cast($3 AS text)) ESCAPE '!'
-ORDER BY created DESC, id DESC LIMIT $4
-`
-
-func (q *Queries) MembersBefore(ctx context.Context, before int64, beforeID string, pattern string, most int32) ([]Member, error) {
-	rows, err := q.db.QueryContext(ctx, membersBefore,
-		before,
-		beforeID,
-		pattern,
-		most,
-	)
 	if err != nil {
 		return nil, err
 	}
