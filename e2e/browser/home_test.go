@@ -37,7 +37,7 @@ func TestHomeFits(t *testing.T) {
 		w.until(name+" has its credential", func() bool { return w.read(filepath.Join(name, "credential")) != "" })
 	}
 	w.env = nil
-	op.open("/access")
+	op.open("/access/invites")
 	op.send("#create-invite")
 	key := w.makeKey(op, "editor")
 	w.until("a call is served", func() bool { status, _, _ := w.call(key, "llama3"); return status == 200 })

@@ -35,7 +35,7 @@ func TestProvider(t *testing.T) {
 			b := newTab(t, browser, s.base, scripts)
 			b.open(s.first)
 			b.send("#sign-up", "#name", "op", "#password", "correct horse battery")
-			b.open("/access")
+			b.open("/access/invites")
 			b.send("#create-invite")
 			link := b.text("#link")
 			b.open("/account")

@@ -77,14 +77,15 @@ func (w *walk) signUp() {
 		op.menu()
 	}
 	for path, name := range map[string]string{
-		"/applications": "applications-empty", "/machines": "machines-empty", "/access": "access-empty", "/models": "models-empty",
+		"/applications": "applications-empty", "/machines": "machines-empty", "/access": "access-empty", "/access/for-you": "access-for-you-empty", "/access/groups": "access-groups-empty", "/models": "models-empty",
 		"/try": "try-empty", "/usage": "usage-empty", "/requests": "requests-empty", "/notices": "notices-empty",
 	} {
 		op.open(path)
 		w.look(op, name)
 	}
-	op.open("/access")
-	run(op, clickOn("#invite-limits summary"))
+	op.open("/access/invites")
+	w.look(op, "invites-empty")
+	run(op, clickOn("#invite-limits > summary"))
 	op.send("#create-invite", "#invite-per-day", "40", "#uses", "2")
 	op.see("40 calls a day")
 	w.look(op, "invite-made")
@@ -179,13 +180,8 @@ func (w *walk) calls() {
 	op.open("/applications")
 	w.look(op, "applications")
 
-	op.open("/access#share-with") // a script opens what a link leads to
-	if open := run(op, chromedp.Evaluate[bool](`document.querySelector("#share-with").open`)); open != w.scripts {
-		w.t.Errorf("a link to a folded form: open is %v, scripts are %v", open, w.scripts)
-	}
-	if !w.scripts {
-		run(op, clickOn("#share-with summary"))
-	}
+	w.oldAddresses()
+	op.open("/access?share=new")
 	w.refusedAtField()
 	op.send("#share", "#with", "ben", "#models", "llama3", "#per-day", "50")
 	op.see("50 calls a day")
@@ -284,11 +280,11 @@ func (w *walk) live(machine string) {
 // ends revokes a key, ends a share, a group and a session.
 func (w *walk) ends() {
 	op, ben := w.op, w.ben
-	op.open("/access")
+	op.open("/access/groups")
 	op.send("#create-group", "#name", "lab", "#kind", "org")
 	op.send("form[action='/groups/invite'] button", "form[action='/groups/invite'] input[name=member]", "ben")
 	op.see("ben is invited")
-	ben.open("/access")
+	ben.open("/access/groups")
 	ben.see("invites you to lab")
 	w.look(ben, "access-invited")
 	ben.send("form[action='/groups/accept'] button")
@@ -299,10 +295,10 @@ func (w *walk) ends() {
 	op.send("#seen")
 	op.see("Nothing new")
 	w.look(op, "notices-earlier")
-	op.open("/access")
-	op.send("form[action='/groups/admin'] button")
+	op.open("/access/group?group=lab")
+	op.chooses(".more[aria-label$=' ben']", "form[action='/groups/admin'] button")
 	op.see("ben is an admin of lab now.")
-	op.send("form[action='/groups/machine'] button[value=pinned]")
+	op.chooses("#machines .more", "form[action='/groups/machine'] button[value=pinned]")
 	op.see("it counts as established in lab.")
 	w.look(op, "access-group")
 	op.open("/account")
@@ -327,21 +323,21 @@ func (w *walk) ends() {
 	ben.send("#do")
 	ben.see("revoked")
 	w.until("the key is refused", func() bool { status, _, _ := w.call(w.benKey, "llama3"); return status == http.StatusUnauthorized }) // how soon: sim.TestRevocations
-	op.open("/access")
-	op.see("also in lab, which adds nothing while you share")
-	run(op, clickOn("#given-list details summary"))
+	op.open("/access?member=ben")
+	op.see("Also in lab, which adds nothing while you share")
 	w.look(op, "access-both")
 	op.leads(200, clickOn("a[href^='/sharing/end']"))
 	op.see("No running call is stopped.")
 	op.see("through the group lab all the same")
 	w.look(op, "share-end")
-	ben.open("/access")
+	ben.open("/access/for-you")
 	op.send("#do")
 	op.see("The share with ben has ended. No running call is stopped.")
 	if w.scripts {
-		w.until("the open page of ben shows that the group is left", func() bool { return strings.Contains(ben.text("#received-list"), "group lab") })
+		w.until("the open page of ben shows that the group is left", func() bool { return strings.Contains(ben.text("#owners"), "group lab") })
 	}
 	w.limitGroup()
+	op.open("/access/group?group=lab")
 	op.leads(200, clickOn("a[href^='/groups/end']"))
 	w.look(op, "group-end")
 	op.send("#do")

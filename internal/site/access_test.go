@@ -327,17 +327,17 @@ func TestGroupLimitsOfOthers(t *testing.T) {
 	open := *tn.snapshot.Machine(fleet.MachineID(tn.machine.ID))
 	open.Groups = nil
 	tn.snapshot = tn.snapshot.WithMachine(&open).WithGroup(group("grp_1", "lab", nil))
-	row := `<th scope="row">ada</th><td>group lab</td>`
-	page := tn.as("bob").get("/access").want(t, 200, row, "<td>no limits</td>")
+	row := "<td class=\"names\">group lab</td>"
+	page := tn.as("bob").get("/access/for-you").want(t, 200, row, ">no limits</td>")
 	assert.Lacks(t, page.body, "set by ada")
 	limits := &fleet.Limits{PerDay: 5, Load: fleet.NewLimitLoad(time.Now(), 2)}
 	tn.snapshot = tn.snapshot.WithGroup(group("grp_1", "lab", limits))
-	tn.as("bob").get("/access").want(t, 200, row, `<td>5 calls a day <small class="muted">(all of lab together)</small> <small class="muted">2 used</small></td>`)
+	tn.as("bob").get("/access/for-you").want(t, 200, row, `>5 calls a day <small class="muted">(all of lab together)</small> <small class="muted">2 used</small></td>`)
 	other := &fleet.Limits{Models: []fleet.ModelID{"another"}} // which covers none of the machine's models
 	tn.snapshot = tn.snapshot.WithGroup(group("grp_1", "lab", other))
-	tn.as("bob").get("/access").want(t, 200, row, "models another")
+	tn.as("bob").get("/access/for-you").want(t, 200, row, "models another")
 	tn.snapshot = tn.snapshot.WithGroup(group("grp_2", "office", nil))
-	tn.as("bob").get("/access").want(t, 200, "<td>groups lab, office</td>", "lab: models another", "<br>office: no limits</td>")
+	tn.as("bob").get("/access/for-you").want(t, 200, ">groups lab, office</td>", "lab: models another", "<br>office: no limits</td>")
 }
 
 // TestWarnings checks that a group that gives more than a share or another group is

@@ -1,10 +1,12 @@
 package site
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/kith/kith/internal/account"
 	"github.com/kith/kith/internal/api"
 	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/enginetest"
@@ -19,26 +21,30 @@ func TestLimitsOnPages(t *testing.T) { onEachStore(t, testLimitsOnPages) }
 func testLimitsOnPages(t *testing.T, tn *town) {
 	ada, bob := tn.as("ada"), tn.as("bob")
 	ada.get("/access").want(t, 200, "Only you.")
-	ada.post("/groups/create", "name", "lab", "kind", "open").goes(t, "/access")
+	ada.post("/groups/create", "name", "lab", "kind", "open").goes(t, "/access/group?group=lab")
 	ada.get("/access").want(t, 200, "Only you.") // no other member
-	bob.post("/groups/join", "group", "lab").goes(t, "/access")
-	if page := ada.get("/access").want(t, 200, `<th scope="row">bob</th>`, `group <a href="/access?group=lab`, "<td class=\"names\">box</td>\n<td class=\"names\">no limits"); strings.Contains(page.body, "Only you") {
+	bob.post("/groups/join", "group", "lab").goes(t, "/access/group?group=lab")
+	if page := ada.get("/access").want(t, 200, `data-panel>bob</a></th>`, `<a href="/access/group?group=lab`, "<td class=\"names\">box</td>\n<td class=\"names wide\">no limits"); strings.Contains(page.body, "Only you") {
 		t.Error("only ada, while a group reaches the machine")
 	}
-	ada.post("/groups/limit", "group", "lab", "models", "tiny", "per_day", "7").goes(t, "/access")
-	ada.get("/access").want(t, 200, "These are now your limits for lab.", "<strong>models tiny; 7 calls a day</strong>", `placeholder="no limit" value="7"`, "\">models tiny; 7 calls a day <small")
+	ada.post("/groups/limit", "group", "lab", "models", "tiny", "per_day", "7").goes(t, "/access/group?group=lab")
+	ada.get("/access/group?group=lab").want(t, 200, "These are now your limits for lab.", "<strong>models tiny; 7 calls a day</strong>")
+	ada.get("/access/group?group=lab&limits=edit").want(t, 200, `<dialog class="panel" id="panel" open`, `placeholder="no limit" value="7"`, `name="models" value="tiny" checked`)
+	ada.get("/access").want(t, 200, "\">models tiny; 7 calls a day <small")
 	ada.get("/machines/"+tn.machine.ID).want(t, 200, "served, models tiny; 7 calls a day")
-	bob.get("/access").want(t, 200, "<strong>no limits</strong>")
+	bob.get("/access/group?group=lab").want(t, 200, "<strong>no limits</strong>")
 	ada.post("/groups/limit", "group", "lab", "models", "tiny", "per_day", "0").want(t, 400, "for no limit send null", `placeholder="no limit" value="0"`)
-	ada.post("/groups/limit", "group", "lab", "models", "", "per_day", "").goes(t, "/access")
-	ada.get("/access").want(t, 200, "<strong>no limits</strong>")
+	ada.post("/groups/limit", "group", "lab", "models", "", "per_day", "").goes(t, "/access/group?group=lab")
+	ada.get("/access/group?group=lab").want(t, 200, "<strong>no limits</strong>")
 
 	ada.post("/sharing/share", "with", "bob", "models", "tiny", "concurrent", "2", "per_day", "9").goes(t, "/access")
 	ada.post("/sharing/share", "with", "bob", "models", "", "concurrent", "", "per_day", "8").goes(t, "/access")
-	ada.get("/access").want(t, 200, "\">models tiny; 2 at once; 8 calls a day", `placeholder="no limit" value="8"`, "which adds nothing while you share",
+	ada.get("/access").want(t, 200, "\">models tiny; 2 at once; 8 calls a day", "lab gives more")
+	ada.get("/access?member=bob").want(t, 200, `placeholder="no limit" value="8"`, "which adds nothing while you share",
 		"<strong>lab gives more</strong> than this share", `aria-label="Apply the limits to lab, too: models tiny; 2 at once; 8 calls a day"`, "Without the share, lab gives bob: no limits.")
-	ada.post("/groups/limit", "group", "lab", "models", "tiny", "concurrent", "2", "per_day", "8").goes(t, "/access") // as the button does
-	if page := ada.get("/access").want(t, 200, "<strong>models tiny; 2 at once; 8 calls a day</strong>"); strings.Contains(page.body, "gives more") {
+	ada.post("/groups/limit", "group", "lab", "models", "tiny", "concurrent", "2", "per_day", "8").goes(t, "/access/group?group=lab") // as the button does
+	ada.get("/access/group?group=lab").want(t, 200, "<strong>models tiny; 2 at once; 8 calls a day</strong>")
+	if page := ada.get("/access?member=bob"); strings.Contains(page.body, "gives more") {
 		t.Error("lab gives no more than the share now")
 	}
 	ada.post("/sharing/limits", "with", "bob", "models", "tiny\nnone-such", "concurrent", "", "per_day", "8").goes(t, "/access")
@@ -46,9 +52,9 @@ func testLimitsOnPages(t *testing.T, tn *town) {
 	ada.post("/sharing/limits", "with", "bob", "per_day", "0").want(t, 400, "per_day is how many calls a day may start", `placeholder="no limit" value="0"`)
 
 	code := textOf(t, ada.post("/sharing/invite", "uses", "1", "expires", "7d"), "link")
-	bob.post("/sharing/accept", "code", code).goes(t, "/access")
-	bob.get("/access").want(t, 200, "ada shares with you already: that share and its limits are as they were", "models tiny, none-such; 8 calls a day")
-	ada.get("/access").want(t, 200, "0 of 1")
+	bob.post("/sharing/accept", "code", code).goes(t, "/access/for-you")
+	bob.get("/access/for-you").want(t, 200, "ada shares with you already: that share and its limits are as they were", "models tiny, none-such; 8 calls a day")
+	ada.get("/access/invites").want(t, 200, "0 of 1")
 
 	// A disabled member makes no calls, and is not listed as someone who can use a
 	// machine.
@@ -63,10 +69,11 @@ func TestSharedWithoutMachine(t *testing.T) {
 	good[anything](tn.world, "bob", "POST", "/api/shares", `{"with":"eve","per_day":5}`)
 	good[anything](tn.world, "bob", "POST", "/api/groups", `{"name":"lab","kind":"open"}`)
 	bob := tn.as("bob")
-	bob.get("/access").want(t, 200, "You have no machine yet", `<th scope="row">eve</th>`, "<td class=\"names\">none yet</td>\n<td class=\"names\">5 calls a day")
-	bob.get("/access?group=lab").want(t, 200, `<details id="limit-`+nameKey("lab")+`" open>`)
-	bob.get("/access?member=eve").want(t, 200, `<details id="change-`+nameKey("eve")+`" open>`)
-	tn.as("eve").get("/access").want(t, 200, `<th scope="row">bob</th><td>share</td>`, "5 calls a day")
+	bob.get("/access").want(t, 200, "You have no machine yet", `data-panel>eve</a></th>`, "<td class=\"names\">none yet</td>\n<td class=\"names wide\">5 calls a day")
+	bob.get("/access?group=lab").goes(t, "/access/group?group=lab")
+	bob.get("/access?member=eve").want(t, 200, `<dialog class="panel" id="panel" open`, `action="/sharing/limits"`, `value="5"`)
+	bob.get("/access?member=zed").want(t, 404, "cannot use your machines")
+	tn.as("eve").get("/access/for-you").want(t, 200, `<th scope="row">bob</th>`, ">share</td>", "5 calls a day")
 }
 
 // TestUsedToday checks that the page shows how many calls routing has counted today, and
@@ -93,7 +100,7 @@ func TestUsedToday(t *testing.T) {
 	reach(2)
 	ada.get("/access").want(t, 200, "2 calls a day <span class=\"state warn\">used up today")
 	ada.get("/").want(t, 200, "bob has "+spent+" that you allow a day.", "/access?member=bob")
-	tn.as("bob").get("/access").want(t, 200, "2 calls a day <span class=\"state warn\">used up today") // also on the caller's side
+	tn.as("bob").get("/access/for-you").want(t, 200, "2 calls a day <span class=\"state warn\">used up today") // also on the caller's side
 	tn.as("bob").get("/").want(t, 200, "You have "+spent+" a day that ada allows you, until "+string(midnight())+".")
 }
 
@@ -108,7 +115,7 @@ func testInviteSays(t *testing.T, tn *town) {
 	at := strings.TrimPrefix(link, tn.web.URL)
 	visitor.get(at).want(t, 200, "<strong>ada</strong> shares their machines with you, within these limits: models tiny, other; 5 calls a day.", "Models on them: <code>tiny</code>.", `id="sign-up"`)
 	tn.as("bob").get(at).want(t, 200, "<strong>ada</strong> shares", `id="accept"`)
-	tn.as("bob").post("/sharing/accept", "code", link).goes(t, "/access")
+	tn.as("bob").post("/sharing/accept", "code", link).goes(t, "/access/for-you")
 	for _, b := range []*browser{visitor, tn.as("eve")} {
 		if page := b.get(at).want(t, 404, "the invite of ada is used up: ask ada for another"); strings.Contains(page.body, `id="accept"`) || strings.Contains(page.body, `id="sign-up"`) {
 			t.Error("a used-up invite still invites")
@@ -125,7 +132,7 @@ func TestInvitationPages(t *testing.T) { onEachStore(t, testInvitationPages) }
 
 func testInvitationPages(t *testing.T, tn *town) {
 	ada, bob := tn.as("ada"), tn.as("bob")
-	ada.post("/groups/create", "name", "lab", "kind", "org").goes(t, "/access")
+	ada.post("/groups/create", "name", "lab", "kind", "org").goes(t, "/access/group?group=lab")
 	quiet := func(b *browser, path string) {
 		t.Helper()
 		if page := b.get(path).want(t, 200); strings.Contains(page.body, " new)") || strings.Contains(page.body, `id="notices"`) {
@@ -134,23 +141,23 @@ func testInvitationPages(t *testing.T, tn *town) {
 	}
 	for _, answer := range []string{"decline", "withdraw", "accept"} {
 		quiet(bob, "/")
-		ada.post("/groups/invite", "group", "lab", "member", " bob ").goes(t, "/access")
-		ada.get("/access").want(t, 200, "bob is invited, and is in the group after accepting", `aria-label="Withdraw the invitation of bob to lab"`)
+		ada.post("/groups/invite", "group", "lab", "member", " bob ").goes(t, "/access/group?group=lab")
+		ada.get("/access/group?group=lab").want(t, 200, "bob is invited, and is in the group after accepting", `aria-label="Withdraw the invitation of bob to lab"`)
 		bob.get("/models").want(t, 200, `aria-label="1 new"`)
 		bob.get("/").want(t, 200, "1 new notice.<")
-		bob.get("/notices").want(t, 200, "ada invites you to the group lab: accept or decline.", `href="/access"`)
-		bob.get("/access").want(t, 200, "<strong>ada</strong> invites you to <strong>lab</strong>, an org of 1 member", `aria-label="Accept the invitation to lab"`)
+		bob.get("/notices").want(t, 200, "ada invites you to the group lab: accept or decline.", `href="/access/groups"`)
+		bob.get("/access/groups").want(t, 200, "<strong>ada</strong> invites you to <strong>lab</strong>, an org of 1 member", `aria-label="Accept the invitation to lab"`)
 		switch answer {
 		case "withdraw":
-			ada.post("/groups/withdraw", "group", "lab", "member", "bob").goes(t, "/access")
-			ada.get("/access").want(t, 200, "The invitation of bob is withdrawn.")
+			ada.post("/groups/withdraw", "group", "lab", "member", "bob").goes(t, "/access/group?group=lab")
+			ada.get("/access/group?group=lab").want(t, 200, "The invitation of bob is withdrawn.")
 			bob.post("/groups/accept", "group", "lab").want(t, 404, "no group named")
 		default:
-			bob.post("/groups/"+answer, "group", "lab").goes(t, "/access")
+			bob.post("/groups/"+answer, "group", "lab").goes(t, "/access/groups")
 			bob.header.Set("X-Kith-Refresh", "1") // the previous page may still follow changes
-			bob.get("/access").want(t, 200)
+			bob.get("/access/groups").want(t, 200)
 			bob.header.Del("X-Kith-Refresh")
-			bob.get("/access").want(t, 200, map[string]string{"accept": "You are in the group: its members reach your machines", "decline": "Declined: nothing is shared"}[answer])
+			bob.get("/access/groups").want(t, 200, map[string]string{"accept": "You are in the group: its members reach your machines", "decline": "Declined: nothing is shared"}[answer])
 		}
 		if answer == "accept" {
 			bob.get("/").want(t, 200, "1 new notice.<")
@@ -159,8 +166,8 @@ func testInvitationPages(t *testing.T, tn *town) {
 			quiet(bob, "/")
 		}
 	}
-	ada.post("/groups/invite", "group", "lab", "member", "bob").goes(t, "/access")
-	ada.get("/access").want(t, 200, "bob is in the group already")
+	ada.post("/groups/invite", "group", "lab", "member", "bob").goes(t, "/access/group?group=lab")
+	ada.get("/access/group?group=lab").want(t, 200, "bob is in the group already")
 	page := ada.get("/notices").want(t, 200, `aria-label="1 new"`, "bob joined the group lab.", "Mark as read")
 	_, rest, _ := strings.Cut(page.body, `name="until" value="`)
 	until, _, _ := strings.Cut(rest, `"`)
@@ -178,8 +185,8 @@ func TestMachinesOfAGroup(t *testing.T) { onEachStore(t, testMachinesOfAGroup) }
 func testMachinesOfAGroup(t *testing.T, tn *town) {
 	good[anything](tn.world, "bob", "POST", "/api/groups", `{"name":"lab","kind":"open"}`)
 	ada, bob, eve := tn.as("ada"), tn.as("bob"), tn.as("eve")
-	ada.post("/groups/join", "group", "lab").goes(t, "/access")
-	eve.post("/groups/join", "group", "lab").goes(t, "/access")
+	ada.post("/groups/join", "group", "lab").goes(t, "/access/group?group=lab")
+	eve.post("/groups/join", "group", "lab").goes(t, "/access/group?group=lab")
 	route := func() { // like the registry after each change
 		t.Helper()
 		ids := must(tn.db.SeenGroups(t.Context(), tn.members["bob"].ID, "lab", time.Now()))
@@ -194,27 +201,28 @@ func testMachinesOfAGroup(t *testing.T, tn *town) {
 			assert.Lacks(t, page.body, text, "the page")
 		}
 	}
-	without(bob.get("/access").want(t, 200, table, `<th scope="row">box</th><td>ada</td><td>new</td>`, pin, exclude), undo)
-	without(ada.get("/access").want(t, 200), table, pin)
+	without(bob.get("/access/group?group=lab").want(t, 200, table, "<th scope=\"row\">box</th><td>ada</td><td><span class=\"state \">new</span>", pin, exclude), undo)
+	without(ada.get("/access/group?group=lab").want(t, 200), table, pin)
 	set := func(rule, says string) {
 		t.Helper()
-		bob.post("/groups/machine", "group", "lab", "owner", "ada", "machine", "box", "rule", rule).goes(t, "/access")
+		bob.post("/groups/machine", "group", "lab", "owner", "ada", "machine", "box", "rule", rule).goes(t, "/access/group?group=lab")
 		route()
-		bob.get("/access").want(t, 200, says)
+		bob.get("/access/group?group=lab").want(t, 200, says)
 	}
 
 	set("pinned", "box of ada is pinned: it counts as established in lab.")
-	without(bob.get("/access").want(t, 200, `<span class="state good">pinned</span>`, exclude, undo), pin)
-	without(eve.get("/access").want(t, 200, table, `<span class="state good">pinned</span>`), "/groups/machine")
-	ada.get("/access").want(t, 200, `<th scope="row">bob</th>`, `group <a href="/access?group=lab`)
+	without(bob.get("/access/group?group=lab").want(t, 200, `<span class="state good">pinned</span>`, exclude, undo), pin)
+	without(eve.get("/access/group?group=lab").want(t, 200, table, `<span class="state good">pinned</span>`), "/groups/machine")
+	ada.get("/access").want(t, 200, `data-panel>bob</a></th>`, `<a href="/access/group?group=lab`)
 
 	set("excluded", "box of ada is excluded: within 5 seconds")
-	without(bob.get("/access").want(t, 200, `<span class="state warn">excluded</span>`, pin, undo), exclude)
-	without(ada.get("/access").want(t, 200, table, `<span class="state warn">excluded</span>`, "Only you."), "/groups/machine")
+	without(bob.get("/access/group?group=lab").want(t, 200, `<span class="state warn">excluded</span>`, pin, undo), exclude)
+	without(ada.get("/access/group?group=lab").want(t, 200, table, `<span class="state warn">excluded</span>`), "/groups/machine")
+	ada.get("/access").want(t, 200, "Only you.")
 	ada.get("/machines/"+tn.machine.ID).want(t, 200, "<strong>lab</strong>: excluded by an admin of the group")
 
 	set("none", "box of ada is neither pinned nor excluded in lab any more.")
-	without(eve.get("/access").want(t, 200), table)
+	without(eve.get("/access/group?group=lab").want(t, 200), table)
 	ada.get("/machines/"+tn.machine.ID).want(t, 200, "<strong>lab</strong>: served")
 	for _, who := range []*browser{ada, eve} { // no page offers it to them
 		who.post("/groups/machine", "group", "lab", "owner", "ada", "machine", "box", "rule", "pinned").want(t, 403, "only an admin of group")
@@ -235,11 +243,51 @@ func TestStandingOnPages(t *testing.T) {
 	tn.snapshot = tn.snapshot.WithMachine(&two).WithGroup(group)
 	page := tn.as("ada")
 	for i, says := range []string{"new", "established with 1 of 2 models", "established"} {
-		page.get("/access").want(t, 200, "<td>ada</td><td>"+says+"</td>")
+		page.get("/access/group?group=lab").want(t, 200, "<td>ada</td><td><span class=\"state \">"+says+"</span></td>")
 		if i < 2 {
 			for range fleet.EstablishedCalls {
 				two.Offers[i].Load.ServedGroup(tn.snapshot, group, ada, bob, time.Now())
 			}
 		}
 	}
+}
+
+// TestPeopleAreListedOnce checks that a member who reaches machines in different ways has one
+// row with all of them, and that the panel says which machines are reached by what.
+func TestPeopleAreListedOnce(t *testing.T) {
+	tn := newTown(t, nil)
+	check(t, tn.db.CreateMachine(t.Context(), account.Machine{ID: "mch_attic", OwnerID: tn.members["ada"].ID, Name: "attic", Region: "home", Hash: [32]byte{9}, Created: time.Now()}))
+	for _, group := range []string{"lab", "club"} {
+		good[anything](tn.world, "ada", "POST", "/api/groups", `{"name":"`+group+`","kind":"org"}`)
+		tn.intoGroup(group, "bob")
+	}
+	ada := tn.as("ada")
+	ada.post("/groups/limit", "group", "lab", "per_day", "4").goes(t, "/access/group?group=lab")
+	ada.post("/machines/keep-out", "machine", "mch_attic", "group", "lab").goes(t, "/machines/mch_attic")
+	page := ada.get("/access").want(t, 200, "all 2", ">club</a>, <a", "club: no limits<br>lab: 4 calls a day")
+	assert.Equal(t, strings.Count(page.body, `<tr><th scope="row"><a href="/access?member=bob"`), 1, "rows of bob")
+	ada.get("/access?member=bob").want(t, 200, "By groups club, lab, all 2 machines.", `<span>attic</span><span class="muted">club</span>`, `<span>box</span><span class="muted">lab</span>`, `action="/sharing/share"`)
+	ada.get("/access?q=nobody").want(t, 200, "No members match")
+	ada.get("/access?state=by+group&q=lab+bob").want(t, 200, "1 member")
+}
+
+// TestLargeGroup checks that the members of a large group are listed page by page and can be
+// searched, and that a small one is shown without either.
+func TestLargeGroup(t *testing.T) {
+	tn := newTown(t, nil)
+	good[anything](tn.world, "ada", "POST", "/api/groups", `{"name":"lab","kind":"open"}`)
+	ada := tn.as("ada")
+	small := ada.get("/access/group?group=lab").want(t, 200, "1 member")
+	assert.Lacks(t, small.body, `id="members-find"`)
+	for i := range 120 {
+		m := account.Member{ID: fmt.Sprintf("mem_%03d", i), Name: fmt.Sprintf("fellow %03d", i), Created: time.Now()}
+		check(t, tn.db.CreateMember(t.Context(), m))
+		check(t, tn.db.JoinGroup(t.Context(), tn.labID(tn.members["ada"].ID), m.ID, time.Now()))
+	}
+	page := ada.get("/access/group?group=lab").want(t, 200, "1 to 50 of 121 members", `href="/access/group?group=lab&amp;page=2"`)
+	assert.Equal(t, strings.Count(page.body, `<th scope="row">fellow`), 49, "members on the first page, beside ada")
+	ada.get("/access/group?group=lab&q=117").want(t, 200, `<th scope="row">fellow 117</th>`, "1 member<")
+	ada.get("/access/group?group=lab&q=none").want(t, 200, "No members match", `<a href="/access/group?group=lab">Show all</a>`)
+	ada.get("/access/group?group=none").want(t, 404, "no group named")
+	tn.as("bob").get("/access/group?group=lab").want(t, 200, "Join lab")
 }

@@ -161,7 +161,7 @@ func steps(models []api.Model, machines int, shares []api.Share, hasKey, called,
 		return []step{reach, chatStep(chat, models), key, connect}
 	}
 	invite := step{Text: "Invite someone", Help: "They can then use your machines, within limits that you set.",
-		Href: "/access#invite-person", Do: "Invite", Done: invited}
+		Href: invitesPath + "#invite-person", Do: "Invite", Done: invited}
 	return []step{connect, reach, key, chat, invite}
 }
 
@@ -193,13 +193,13 @@ func receives(shares []api.Share) int {
 // already.
 func reachStep(models, machines int, shares []api.Share) step {
 	reach := step{Text: "Reach a model", Help: "One on your machine, or one that a member shares with you.",
-		Href: "/access#accept-invite", Do: "Accept an invite", Done: models > 0}
+		Href: invitesPath + "#accept-invite", Do: "Accept an invite", Done: models > 0}
 	if reach.Done {
 		return reach
 	}
 	if i := receives(shares); i >= 0 {
 		reach.Help, reach.Href, reach.Do = shares[i].Owner+" shares with you, and has no model online now. "+
-			"Wait for one, or connect a machine of your own.", accessPath, "See what you can use"
+			"Wait for one, or connect a machine of your own.", forYouPath, "See what you can use"
 	} else if machines > 0 {
 		reach.Help, reach.Href, reach.Do = "Your machine has none yet: `kith pull` there fetches one.", "/machines",
 			"See your machines"
@@ -279,11 +279,11 @@ func (s *Site) spent(v *visit, shares []api.Share, now time.Time) (all []concern
 		}
 		if sh.Direction == "given" {
 			all = append(all, concern{fmt.Sprintf("%s has used up the %s that you allow a day.", sh.With, calls),
-				remedy{Text: "Change", Href: accessPath + "?member=" + url.QueryEscape(sh.With)}})
+				remedy{Text: "Change", Href: memberAddress(sh.With)}})
 		} else {
 			all = append(all,
 				concern{fmt.Sprintf("You have used up the %s a day that %s allows you, until 00:00 UTC.",
-					calls, sh.Owner), remedy{Text: "View", Href: accessPath}})
+					calls, sh.Owner), remedy{Text: "View", Href: forYouPath}})
 		}
 	}
 	return all

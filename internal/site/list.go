@@ -121,7 +121,8 @@ type list struct {
 	Also      url.Values // further parameters of the page
 	Query     listQuery
 	Columns   []column
-	Found     int // rows on all pages
+	Found     int  // rows on all pages
+	Brief     bool // the list is one of several on its page, and plain while it is short
 	States    []stateCount
 }
 
@@ -141,6 +142,9 @@ func (l list) address(q listQuery) string {
 	}
 	return l.Path + "?" + values.Encode()
 }
+
+// All returns the address of all rows in the list's own order.
+func (l list) All() string { return l.address(listQuery{}) }
 
 // Asked reports whether the address leaves out rows.
 func (l list) Asked() bool { return l.Query.Text != "" || l.Query.State != "" }
@@ -189,9 +193,18 @@ type chip struct {
 	Here             bool
 }
 
-// Chips returns a link to all rows and one for each state, also for the one that is asked
+// mostPlain is the number of rows up to which a brief list has neither a search nor chips.
+const mostPlain = 10
+
+// Plain reports whether all rows are there to see at a glance.
+func (l list) Plain() bool { return l.Brief && l.Found <= mostPlain && !l.Asked() }
+
+// Chips returns none if the list is plain, else a link to all rows and one for each state, also for the one that is asked
 // for if no row is in it.
 func (l list) Chips() []chip {
+	if l.Plain() {
+		return nil
+	}
 	states, all := slices.Clone(l.States), 0
 	for _, s := range states {
 		all += s.Rows

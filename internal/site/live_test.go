@@ -441,7 +441,7 @@ func testWhoUsesWhat(t *testing.T, tn *town) {
 	tn.uses = []fleet.ActiveCall{use(ada, "ada", fleet.Own), use(bob, "bob", fleet.Shared), use(bob, "bob", fleet.Shared), use(eve, "eve", fleet.Grouped)}
 	a := tn.as("ada")
 	a.get("/access").want(t, 200, `id="use-`+nameKey("bob")+`" data-live data-idle="idle" class="state good">tiny on box (2 calls)<`, `id="use-`+nameKey("eve")+`" data-live data-idle="idle" class="state good">tiny on box<`)
-	tn.as("eve").get("/access").want(t, 200, `id="using-`+nameKey("ada")+`" data-live data-idle="idle" class="state good">tiny on box<`)
+	tn.as("eve").get("/access/for-you").want(t, 200, `id="using-`+nameKey("ada")+`" data-live data-idle="idle" class="state good">tiny on box<`)
 
 	// bob is also in the group, so without the share his calls continue by the group.
 	a.get("/sharing/end?with=bob").want(t, 200, "End the share with bob?", "No running call is stopped.", `name="with" value="bob"`)
@@ -470,13 +470,13 @@ func testWhoUsesWhat(t *testing.T, tn *town) {
 	a.get("/machines/"+tn.machine.ID).want(t, 200, "box may serve lab again")
 	a.post("/machines/keep-out", "machine", tn.machine.ID).goes(t, "/machines/"+tn.machine.ID)
 	a.get("/machines/"+tn.machine.ID).want(t, 200, "box is kept out of every group. 3 running calls are stopped")
-	a.post("/groups/remove", "group", "lab", "member", "eve").goes(t, "/access")
-	a.get("/access").want(t, 200, "Removed. 1 running call is stopped")
-	tn.as("bob").post("/groups/leave", "group", "lab").goes(t, "/access")
+	a.post("/groups/remove", "group", "lab", "member", "eve").goes(t, "/access/group?group=lab")
+	a.get("/access/group?group=lab").want(t, 200, "Removed. 1 running call is stopped")
+	tn.as("bob").post("/groups/leave", "group", "lab").goes(t, "/access/groups")
 	a.get("/groups/end?group=lab").want(t, 200, "End the group lab?", cutWords(3))
 	a.get("/groups/end?group=none").want(t, 404, "you are not an admin of a group")
-	a.post("/groups/end", "group", "lab").goes(t, "/access")
-	a.get("/access").want(t, 200, "The group lab has ended", "3 running calls are stopped")
+	a.post("/groups/end", "group", "lab").goes(t, "/access/groups")
+	a.get("/access/groups").want(t, 200, "The group lab has ended", "3 running calls are stopped")
 	a.post("/machines/revoke", "machine", tn.machine.ID).goes(t, "/machines")
 	a.get("/machines").want(t, 200, "The machine box is revoked. 3 running calls are stopped")
 }
@@ -496,16 +496,16 @@ func TestRoles(t *testing.T) { onEachStore(t, testRoles) }
 
 func testRoles(t *testing.T, tn *town) {
 	ada, bob := tn.as("ada"), tn.as("bob")
-	ada.post("/groups/create", "name", "lab", "kind", "org").goes(t, "/access")
+	ada.post("/groups/create", "name", "lab", "kind", "org").goes(t, "/access/group?group=lab")
 	tn.intoGroup("lab", "bob")
-	ada.get("/access").want(t, 200, "Its admins invite and remove members", `aria-label="Make admin: bob, of lab"`, ">member<")
-	if page := bob.get("/access").want(t, 200, ">admin<"); strings.Contains(page.body, `action="/groups/admin"`) || strings.Contains(page.body, `action="/groups/demote"`) {
+	ada.get("/access/group?group=lab").want(t, 200, "Its admins invite and remove members", `aria-label="Make admin: bob, of lab"`, ">member<")
+	if page := bob.get("/access/group?group=lab").want(t, 200, ">admin<"); strings.Contains(page.body, `action="/groups/admin"`) || strings.Contains(page.body, `action="/groups/demote"`) {
 		t.Error("a member is offered what admins do")
 	}
 	bob.post("/groups/demote", "group", "lab", "member", "ada").want(t, 403, "only an admin")
 	ada.post("/groups/demote", "group", "lab", "member", "ada").want(t, 400, "without an admin")
-	ada.post("/groups/admin", "group", "lab", "member", "bob").goes(t, "/access")
-	bob.post("/groups/demote", "group", "lab", "member", "ada").goes(t, "/access")
+	ada.post("/groups/admin", "group", "lab", "member", "bob").goes(t, "/access/group?group=lab")
+	bob.post("/groups/demote", "group", "lab", "member", "ada").goes(t, "/access/group?group=lab")
 	ada.post("/groups/demote", "group", "lab", "member", "bob").want(t, 403, "only an admin")
 	got := good[api.List[api.Group]](tn.world, "ada", "GET", "/api/groups", "").Data[0].Members
 	assert.Same(t, got, []api.GroupMember{{Name: "ada"}, {Name: "bob", Admin: true}})

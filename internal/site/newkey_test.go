@@ -33,7 +33,7 @@ func TestNewKeyIsShownOnce(t *testing.T) {
 			ada.get(newKeyPath).goes(t, "/applications")
 		}
 		ada.get("/applications").want(t, 200, "give the key a new secret")
-		for form, page := range map[string]string{"/applications/test": "/applications", "/machines/pause": "/machines", "/theme": "/", "/sharing/share": "/access", "/groups/join": "/access"} {
+		for form, page := range map[string]string{"/applications/test": "/applications", "/machines/pause": "/machines", "/theme": "/", "/sharing/share": "/access", "/groups/join": "/access/groups"} {
 			ada.get(form).goes(t, page)
 		}
 

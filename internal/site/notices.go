@@ -46,9 +46,9 @@ func (s *Site) noticesData(v *visit) (data noticesData, err error) {
 func (s *Site) noticeLine(n api.Notice) noticeLine {
 	switch n.Kind {
 	case account.NoticeInvited:
-		return noticeLine{n, accessPath, "Answer"}
+		return noticeLine{n, groupsPath, "Answer"}
 	case account.NoticeJoined:
-		return noticeLine{n, accessPath + "#group-" + nameKey(n.Group), "See the group"}
+		return noticeLine{n, groupAddress(n.Group), "See the group"}
 	case account.NoticeAccess:
 		return noticeLine{n, accessPath, "See who has access"}
 	case account.NoticeSpent:

@@ -249,13 +249,23 @@ func memberPages() []page {
 	}
 }
 
-// accessPath is the page that shows who may use which machine.
-const accessPath = "/access"
+// The tabs of Access, and the page of one group, whose address names the group.
+const (
+	accessPath  = "/access" // who can use my machines
+	forYouPath  = accessPath + "/for-you"
+	groupsPath  = accessPath + "/groups"
+	groupPath   = accessPath + "/group"
+	invitesPath = accessPath + "/invites"
+)
 
-// sharePages returns that page, and its forms for shares and invites.
+// sharePages returns the pages about access, and their forms for shares and invites.
 func sharePages() []page {
 	return slices.Concat([]page{
-		view(accessPath, "access", "Access", (*Site).accessData),
+		get(accessPath, (*Site).peoplePage),
+		view(forYouPath, "access-for-you", "What you can use", (*Site).forYouData),
+		view(groupsPath, "access-groups", "Groups", (*Site).groupsData),
+		get(groupPath, (*Site).groupPage),
+		view(invitesPath, "access-invites", "Invites", (*Site).invitesData),
 		get(livePath+"access", liveStream(accessPath, accessContent)),
 		asks("/sharing/end", (*Site).endShareQuestion),
 		asks("/groups/end", (*Site).endGroupQuestion),
@@ -268,6 +278,7 @@ func sharePages() []page {
 		formSaying("/sharing/end", api.EndShare, shareToEnd, func(act api.EndedShare) string {
 			return "The share with " + act.With + " has ended. " + cutWords(act.Cut)
 		}),
+	), formsOn(invitesPath,
 		post("/sharing/invite", (*Site).makeInvite),
 		form("/sharing/revoke", api.RevokeInvite, fields, "The invite is revoked: it can no longer be accepted. "+
 			"It cuts no call; shares that it made stay until you end them."),
@@ -283,17 +294,14 @@ func formsOn(path string, forms ...page) []page {
 	return forms
 }
 
-// groupPages returns the forms for groups.
+// groupPages returns the forms for groups: those that a member is in no longer once they
+// are done, and those on the page of a group.
 func groupPages() []page {
-	return formsOn(accessPath,
-		form("/groups/create", api.CreateGroup, fields, "The group is there, and you are its admin."),
-		form("/groups/join", api.JoinGroup, fields, "You are in the group."),
+	return slices.Concat(formsOn(groupsPath,
+		post("/groups/create", (*Site).createGroup),
 		formSaying("/groups/leave", api.LeaveGroup, fields, func(act api.GroupAct) string {
 			return "You left " + act.Group + ": neither side reaches the other's machines through it. " +
 				cutWords(act.Cut)
-		}),
-		formSaying("/groups/limit", api.LimitGroup, groupLimits, func(made api.GroupLimits) string {
-			return "These are now your limits for " + made.Group + afterLimits(made.Cut, made.Warnings)
 		}),
 		formSaying("/groups/end", api.EndGroup, fields, func(act api.GroupAct) string {
 			return "The group " + act.Group + " has ended: no member reaches machines through it. " + cutWords(act.Cut)
@@ -301,6 +309,11 @@ func groupPages() []page {
 		form("/groups/accept", api.AcceptGroup, fields,
 			"You are in the group: its members reach your machines, and you reach theirs."),
 		form("/groups/decline", api.DeclineGroup, fields, "Declined: nothing is shared."),
+	), formsOn(groupPath,
+		form("/groups/join", api.JoinGroup, fields, "You are in the group."),
+		formSaying("/groups/limit", api.LimitGroup, groupLimits, func(made api.GroupLimits) string {
+			return "These are now your limits for " + made.Group + afterLimits(made.Cut, made.Warnings)
+		}),
 		formSaying("/groups/invite", api.InviteToGroup, fields, func(act api.GroupAct) string {
 			if act.State == "joined" {
 				return act.Member + " is in the group already."
@@ -315,7 +328,7 @@ func groupPages() []page {
 			func(act api.GroupAct) string { return act.Member + " is an admin of " + act.Group + " now." }),
 		formSaying("/groups/machine", api.SetGroupMachine, fields, decidedOn),
 		form("/groups/demote", api.DropAdmin, fields, "That member is no admin any more, and stays in the group."),
-	)
+	))
 }
 
 func operatorPages() []page {

@@ -237,7 +237,7 @@ func TestProviderRules(t *testing.T) {
 	late := invited.browser()
 	late.through(p, "/signin/provider").goes(t, "/signup/provider")
 	zoe.post("/signup/provider", "name", "zoe", "invite", invite).goes(t, "/")
-	zoe.get("/access").want(t, 200, `<th scope="row">ada</th>`)
+	zoe.get("/access/for-you").want(t, 200, `<th scope="row">ada</th>`)
 	late.post("/signup/provider", "name", "zoe2", "invite", invite).want(t, 400, "is already bound")
 	tn := invited.browser()
 	tn.through(p.at("2", "yan"), "/signin/provider").goes(t, "/signup/provider")

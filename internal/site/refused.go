@@ -48,7 +48,8 @@ func atForm(page []byte, path, value, field string) []byte {
 	form.Parent.InsertBefore(problem, form)
 	at := problem
 	for n := range form.Descendants() {
-		if field != "" && attribute(n, "name") == field && attribute(n, "type") != "hidden" {
+		// A checkbox has a valid value: what is refused was typed.
+		if kind := attribute(n, "type"); field != "" && attribute(n, "name") == field && kind != "hidden" && kind != "checkbox" {
 			at = n
 			setAttribute(n, "aria-invalid", "true")
 			setAttribute(n, "aria-describedby", strings.TrimSpace("problem "+attribute(n, "aria-describedby")))

@@ -102,7 +102,7 @@ func acceptsGzip(r *http.Request) bool {
 // loaded by GET: the length of a compressed page reveals what a secret in it has in common
 // with a text beside it, which an attacker may choose (BREACH).
 var compressed = map[string]bool{
-	"access": true, "api": true, "applications": true, "documentation": true, "home": true, "machine": true, "machines": true,
+	"access": true, "access-for-you": true, "access-group": true, "access-groups": true, "access-invites": true, "api": true, "applications": true, "documentation": true, "home": true, "machine": true, "machines": true,
 	"model": true, "models": true, "notices": true, "operator": true, "operator-audit": true, "operator-machines": true,
 	"operator-members": true, "request": true, "requests": true, "sessions": true, "try": true, "usage": true,
 }
@@ -180,10 +180,13 @@ var templates = sync.OnceValue(func() map[string]*template.Template {
 		"key":       nameKey,
 		"limits":    limitWords,
 		"limited":   func(l api.Limits) bool { return limitWords(l) != "no limits" },
-		"reach":     reachWords,
-		"keystate":  func(k api.Key) stateCount { return stateCount{State: keyState(k).text, Tone: keyState(k).tone} },
-		"qr":        qrCode,
-		"pre":       preText,
+		"unlimited": func(ways []accessWay) bool {
+			return !slices.ContainsFunc(ways, func(w accessWay) bool { return limitWords(w.Limits) != "no limits" })
+		},
+		"reach":    reachWords,
+		"keystate": func(k api.Key) stateCount { return stateCount{State: keyState(k).text, Tone: keyState(k).tone} },
+		"qr":       qrCode,
+		"pre":      preText,
 		"live": func(s liveContent, id, idle string) liveWords {
 			now := s.texts[id]
 			return liveWords{id, cmp.Or(now.text, idle), now.tone, idle}
@@ -192,23 +195,6 @@ var templates = sync.OnceValue(func() map[string]*template.Template {
 		"menu": func(id, name string) menuButton { return menuButton{"menu-" + id, name} },
 		// fileact returns the button for an act on a model file.
 		"fileact": func(machine, act, model, do string) fileButton { return fileButton{machine, act, model, do} },
-		// edit returns the fields for limits: empty, or with existing limits, or with the
-		// values from a refused form.
-		"edit": func(prefix string, form url.Values, mine bool, there ...api.Limits) limitFields {
-			if !mine {
-				var l api.Limits
-				if len(there) > 0 {
-					l = there[0]
-				}
-				form = url.Values{"models": {strings.Join(l.Models, "\n")}, "hours": {l.Hours}}
-				for name, n := range map[string]*int{"concurrent": l.Concurrent, "per_day": l.PerDay} {
-					if n != nil {
-						form.Set(name, strconv.Itoa(*n))
-					}
-				}
-			}
-			return limitFields{prefix, form}
-		},
 	}).ParseFS(files, "templates/layout.html", "templates/parts.html"))
 	parsed := map[string]*template.Template{}
 	for _, name := range must(fs.Glob(files, "templates/*.html")) {
@@ -281,13 +267,6 @@ type liveWords struct{ ID, Text, Tone, Idle string }
 
 // menuButton opens the menu of a row. ID is that of the menu.
 type menuButton struct{ ID, Name string }
-
-// limitFields are the form fields for the limits of a share or an invite. Prefix is the
-// prefix of their ids.
-type limitFields struct {
-	Prefix string
-	Form   url.Values
-}
 
 // moment returns a time as text, as shown until the page's script converts it to the
 // reader's time zone.

@@ -24,8 +24,8 @@ func TestInvitePage(t *testing.T) {
 		want(t, 200, "models tiny, other one; Sat,Sun 00:00-24:00 machine time; 2 at once; 9 calls a day", `id="uses" inputmode="numeric" pattern="[0-9]*" value="1"`, `src="data:image/png;base64,`)
 	link := textOf(t, page, "link")
 	code := strings.TrimPrefix(link, tn.web.URL+"/invite/")
-	bob.post("/sharing/accept", "code", code).goes(t, "/access")
-	ada.get("/access").want(t, 200, "1 of 2")
+	bob.post("/sharing/accept", "code", code).goes(t, "/access/for-you")
+	ada.get("/access/invites").want(t, 200, "1 of 2")
 	got := good[api.List[api.Share]](tn.world, "bob", "GET", "/api/shares", "").Data[0].Limits
 	if diff := cmp.Diff(api.Limits{Models: []string{"tiny", "other one"}, Hours: "Sat,Sun 00:00-24:00", Concurrent: new(2), PerDay: new(9)}, got); diff != "" {
 		t.Error(diff)
@@ -35,7 +35,7 @@ func TestInvitePage(t *testing.T) {
 	if strings.Count(again.body, `value="many"`) != 1 {
 		t.Error("the form for a share holds what was typed for an invite")
 	}
-	ada.get("/access").want(t, 200, `aria-label="Revoke the invite`)
+	ada.get("/access/invites").want(t, 200, `aria-label="Revoke the invite`)
 }
 
 // TestInvitedFriendLandsInChat checks that who accepts an invite, with a new account or an old
@@ -56,7 +56,7 @@ func TestInvitedFriendLandsInChat(t *testing.T) {
 	bob := tn.as("bob")
 	bob.post("/sharing/accept", "code", code).goes(t, chat)
 	bob.get(chat).want(t, 200, "ada shares their machines with you now. What you write here runs on them, and ada could read it.", `class="shelf"`)
-	bob.post("/sharing/accept", "code", code).goes(t, "/access")
+	bob.post("/sharing/accept", "code", code).goes(t, "/access/for-you")
 }
 
 // TestHoursEditor checks that the checked boxes become the hours, and that the page shows

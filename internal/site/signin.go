@@ -322,7 +322,7 @@ func (s *Site) invitePage(v *visit) (reply, error) {
 	}
 	if seen.State != "open" {
 		return reply{}, fault.New(fault.NotFound,
-			"the invite of %s is %s: ask %s for another; if you accepted it, what it gives is at /access", seen.Owner,
+			"the invite of %s is %s: ask %s for another; if you accepted it, what it gives is at "+forYouPath, seen.Owner,
 			seen.State, seen.Owner)
 	}
 	if v.me.ID != "" {

@@ -345,6 +345,11 @@ func (s *Site) placeOf(v *visit) string {
 	} else if at == machinePath {
 		return path.Dir(at)
 	}
+	if group := v.form.Get("group"); at == groupPath && group != "" {
+		return groupAddress(group)
+	} else if at == groupPath {
+		return groupsPath
+	}
 	return at
 }
 

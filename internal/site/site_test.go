@@ -251,7 +251,7 @@ func TestEveryPageRenders(t *testing.T) {
 	tn.history()
 	ada := tn.as("ada")
 	for _, p := range sitePages() {
-		if p.method != "GET" || p.may == operators || strings.Contains(p.path, "{") || strings.Contains(p.path, "/provider") || p.asks || p.path == newKeyPath || p.path == "/install.sh" {
+		if p.method != "GET" || p.may == operators || strings.Contains(p.path, "{") || strings.Contains(p.path, "/provider") || p.asks || p.path == newKeyPath || p.path == groupPath || p.path == "/install.sh" {
 			continue
 		}
 		page := ada.get(p.path)
@@ -272,7 +272,10 @@ func TestEveryPageRenders(t *testing.T) {
 	ada.get("/models?q=zzz").want(t, 200, "No models match")
 	ada.get("/models?model=of-ado").want(t, 200, "would be refused", "Did you mean", `href="/models?model=of-ada"`, "Accept an invite")
 	ada.get("/access").want(t, 200, "bob", "models tiny; 3 calls a day")
-	ada.get("/access").want(t, 200, "lab", "all", "Join")
+	ada.get("/access/groups").want(t, 200, "lab", "all", "Join")
+	ada.get("/access/group?group=all").want(t, 200, "Anyone in it, known to you or not", `aria-label="Join all"`)
+	ada.get("/access/group").goes(t, "/access/groups")
+	ada.get("/access?group=a+b").goes(t, "/access/group?group=a+b")
 	ada.get("/models").want(t, 200, "of-ada")
 	ada.get("/models?model=tiny").want(t, 200, "would be served", ">box</a>", "Chat with it")
 	ada.get("/usage?days=7").want(t, 200, "usage-model", "7 days")

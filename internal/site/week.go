@@ -106,17 +106,42 @@ func hoursRows(hours string) []hoursRow {
 	}
 	clock := func(minute int) string { return fmt.Sprintf("%02d:%02d", minute/60%24, minute%60) }
 	var rows []hoursRow
-	for _, w := range append(h.Windows(), fleet.Window{}) {
-		row := hoursRow{N: len(rows)}
-		if len(w.Days) > 0 {
-			row.From, row.To = clock(w.From), clock(w.To)
+	for _, w := range h.Windows() {
+		var days []string
+		for _, day := range w.Days {
+			days = append(days, day.String()[:3])
 		}
-		for _, day := range weekOrder {
-			row.Days = append(row.Days, dayBox{day.String()[:3], slices.Contains(w.Days, day)})
-		}
-		rows = append(rows, row)
+		rows = append(rows, newHoursRow(len(rows), days, clock(w.From), clock(w.To)))
 	}
-	return rows[:min(len(rows), maxHoursRows)]
+	return withEmptyRow(rows)
+}
+
+// typedRows returns the windows of the editor as they were typed, and an empty one to add.
+func typedRows(form url.Values) []hoursRow {
+	var rows []hoursRow
+	for i := range maxHoursRows {
+		n := fmt.Sprint("-", i)
+		days, from, to := form["days"+n], form.Get("from"+n), form.Get("to"+n)
+		if len(days) > 0 || from != "" || to != "" {
+			rows = append(rows, newHoursRow(len(rows), days, from, to))
+		}
+	}
+	return withEmptyRow(rows)
+}
+
+// newHoursRow returns the window with that index in the editor.
+func newHoursRow(n int, days []string, from, to string) hoursRow {
+	row := hoursRow{N: n, From: from, To: to}
+	for _, day := range weekOrder {
+		name := day.String()[:3]
+		row.Days = append(row.Days, dayBox{name, slices.Contains(days, name)})
+	}
+	return row
+}
+
+// withEmptyRow adds an empty window, unless the editor has its maximum.
+func withEmptyRow(rows []hoursRow) []hoursRow {
+	return append(rows, newHoursRow(len(rows), nil, "", ""))[:min(len(rows)+1, maxHoursRows)]
 }
 
 // readRows returns the editor's windows in the syntax of ParseHours. A window without a
