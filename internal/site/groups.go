@@ -60,7 +60,7 @@ var groupList = listRules[api.Group]{
 func (s *Site) groupsData(v *visit) (groupsData, error) {
 	groups, err := call(s, v, api.ListGroups, api.None{})
 	data := groupsData{Live: accessContent(s, s.hubView(s.DB.Now()), v.caller()),
-		List: list{ID: "groups", Path: groupsPath, Label: "Groups", One: "group", Many: "groups", Find: "Name, kind or member",
+		List: list{ID: "groups", Path: groupsPath, Label: "Groups", One: "group", Many: "groups", Find: "Name, kind or member", Brief: true,
 			Query: readList(v.URL.Query(), ""), Columns: groupColumns}}
 	var rows []api.Group
 	for _, g := range groups.Data {

@@ -122,7 +122,7 @@ type list struct {
 	Query     listQuery
 	Columns   []column
 	Found     int  // rows on all pages
-	Brief     bool // the list is one of several on its page, and plain while it is short
+	Brief     bool // plain while it is short
 	States    []stateCount
 }
 

@@ -294,7 +294,7 @@ func (s *Site) forYouData(v *visit) (forYouData, error) {
 	}
 	data := forYouData{Any: len(rows) > 0, Live: accessContent(s, s.hubView(now), v.caller()),
 		List: list{ID: "owners", Path: forYouPath, Label: "What you can use", One: "member", Many: "members",
-			Find: "Owner, machine or model", Query: readList(v.URL.Query(), ""), Columns: ownerColumns}}
+			Find: "Owner, machine or model", Brief: true, Query: readList(v.URL.Query(), ""), Columns: ownerColumns}}
 	data.Owners, data.List.Found, data.List.States = ownerList.cut(rows, data.List.Query)
 	return data, err
 }
