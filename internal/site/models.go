@@ -228,7 +228,7 @@ func remedies(why api.Why, own []api.Machine) (all []remedy) {
 	}
 	if len(why.Machines) == 0 && why.Verdict == "refuse" {
 		all = append(all, remedy{Text: "See the models you can use", Href: "/models"}, remedy{Text: "Accept an invite",
-			Href: "/access#accept-invite"}, remedy{Text: "Connect a machine", Href: "/machines#connect"})
+			Href: "/access/invites#accept-invite"}, remedy{Text: "Connect a machine", Href: "/machines#connect"})
 	}
 	return all
 }
