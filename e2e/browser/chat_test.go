@@ -116,7 +116,7 @@ func (w *walk) chatting() {
 // this browser alone has it the next time, until it is deleted.
 func TestChat(t *testing.T) {
 	t.Parallel()
-	w := &walk{stage: newStage(t, "llama3", "qwen3"), scripts: true}
+	w := &walk{stage: newStage(t, "llava", "qwen3"), scripts: true}
 	w.op = newTab(t, chromium(t, nil), w.base, true)
 	w.chatting()
 	op := w.op
@@ -125,11 +125,11 @@ func TestChat(t *testing.T) {
 		t.Helper()
 		w.until("the chat says "+want, func() bool { return strings.Contains(op.text("#said"), want) && op.text("#send:disabled") == "" })
 	}
-	run(op, chromedp.Evaluate[chromedp.Void](`document.querySelector("#model").value = "llama3"; undefined`))
+	run(op, chromedp.Evaluate[chromedp.Void](`document.querySelector("#model").value = "llava"; undefined`))
 	w.engine.Set(enginetest.Behaviour{Text: "# First\n\nwith **bold**\n\n```go\nfunc main() {}\n```\n", Reasoning: "let me think"})
 	run(op, chromedp.SendKeys(chromedp.CSS("#ask"), "one\r")) // Enter sends
 	w.until("the answer has its foot", func() bool {
-		return strings.Contains(op.text("#said .meta"), "llama3 on ") && strings.Contains(op.text("#said .meta"), "to first token")
+		return strings.Contains(op.text("#said .meta"), "llava on ") && strings.Contains(op.text("#said .meta"), "to first token")
 	})
 	if got := op.text("#said .text h1") + "|" + op.text("#said .text strong") + "|" + op.text("#said .block .muted") + "|" + op.text("#said .thinking > div"); got != "First|bold|go|let me think" {
 		t.Errorf("the answer is drawn as %q", got)
@@ -140,7 +140,7 @@ func TestChat(t *testing.T) {
 	w.look(op, "try-markdown")
 
 	w.engine.Set(enginetest.Behaviour{Text: "edited"})
-	run(op, clickOn("#said .user button"))
+	run(op, clickOn("#said button[aria-label='Edit this message']"))
 	run(op, chromedp.Evaluate[chromedp.Void](`document.querySelector("#compare").value = "qwen3"; document.querySelector("#ask").value = "two"; undefined`))
 	run(op, clickOn("#send"))
 	said("edited")
@@ -150,7 +150,7 @@ func TestChat(t *testing.T) {
 	w.look(op, "try-compare")
 	run(op, chromedp.Evaluate[chromedp.Void](`document.querySelector("#compare").value = ""; undefined`))
 	w.engine.Set(enginetest.Behaviour{Text: "regenerated"})
-	run(op, clickOn("#said .assistant .tools button:last-child"))
+	run(op, clickOn("#said button[aria-label='Regenerate the answer']"))
 	said("regenerated")
 	assert.Lacks(t, op.text("#said"), "edited", "beside the new answer")
 
@@ -159,10 +159,12 @@ func TestChat(t *testing.T) {
 		canvas.width = canvas.height = 3000;
 		const files = new DataTransfer();
 		files.items.add(new File([await new Promise(r => canvas.toBlob(r))], "a.png", { type: "image/png" }));
-		document.querySelector("#image").files = files.files;
-		document.querySelector("#image").dispatchEvent(new Event("change"));
+		document.querySelector("#file").files = files.files;
+		document.querySelector("#file").dispatchEvent(new Event("change"));
 	})()`, chromedp.EvalAwaitPromise))
-	w.until("the image is there", func() bool { return run(op, chromedp.Evaluate[bool](`document.querySelector("#images img") !== null`)) })
+	w.until("the image is there", func() bool {
+		return run(op, chromedp.Evaluate[bool](`document.querySelector("#attached img") !== null`))
+	})
 	w.engine.Set(enginetest.Behaviour{Text: "a picture"})
 	w.say("what is it?")
 	said("a picture")
@@ -363,7 +365,7 @@ func TestChatKeepsWhatIsLeft(t *testing.T) {
 	assert.Contains(t, op.text("#said .assistant .meta"), "This answer is not complete.", "below it")
 
 	w.engine.Set(enginetest.Behaviour{Text: "complete"})
-	run(op, clickOn("#said .assistant .tools button:last-child"))
+	run(op, clickOn("#said button[aria-label='Regenerate the answer']"))
 	w.answered(1, "complete")
 	assert.Lacks(t, op.text("#said"), "not complete", "once it is")
 
@@ -375,7 +377,7 @@ func TestChatKeepsWhatIsLeft(t *testing.T) {
 	assert.Contains(t, op.text("#said .assistant .meta"), "This answer is not complete.", "where nothing came")
 
 	w.engine.Set(endless)
-	run(op, clickOn("#said .assistant .tools button:last-child"))
+	run(op, clickOn("#said button[aria-label='Regenerate the answer']"))
 	begins()
 	run(op, clickOn("#stop"))
 	w.until("it is stopped", func() bool { return op.text("#state") == "Stopped." })
@@ -388,7 +390,7 @@ func TestChatKeepsWhatIsLeft(t *testing.T) {
 	}
 
 	w.engine.Set(enginetest.Behaviour{Status: 400, Answer: `{"error":{"message":"no"}}`})
-	run(op, clickOn("#said .assistant .tools button:last-child"))
+	run(op, clickOn("#said button[aria-label='Regenerate the answer']"))
 	w.until("it is refused", func() bool { return op.text("#refused") != "" && op.text("#send:disabled") == "" })
 	assert.Contains(t, op.text("#said .assistant .text"), "word word", "the answer before the refused one")
 	assert.Equal(t, run(op, chromedp.Evaluate[string](`document.querySelector("#ask").value`)), "", "the field of a message that is shown")
@@ -401,7 +403,7 @@ func TestChatKeepsWhatIsLeft(t *testing.T) {
 	assert.Lacks(t, op.text("#said"), "refused", "the kept chat")
 
 	w.engine.Set(endless) // a chat may be deleted while it runs
-	run(op, clickOn("#said .assistant .tools button:last-child"))
+	run(op, clickOn("#said button[aria-label='Regenerate the answer']"))
 	begins()
 	run(op, clickOn("#history button[aria-label='Options of the chat left at once']"))
 	run(op, clickOn("#delete"))

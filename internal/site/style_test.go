@@ -58,6 +58,14 @@ func TestClassesAndIcons(t *testing.T) {
 	}
 }
 
+// TestBundles checks that removing lines of comments changes nothing of the bundled scripts.
+func TestBundles(t *testing.T) {
+	for name, parts := range bundles {
+		assert.That(t, !strings.Contains(string(assets()[assetPaths()[name]].body), "`"), name, "has a template literal")
+		assert.That(t, len(parts) > 1, name)
+	}
+}
+
 // library reports whether a static file is one that npm ships.
 func library(name string) bool {
 	return slices.Contains([]string{"uplot.js", "uplot.css", "marked.js", "purify.js", "temml.js", "highlight.js", "pdf.js", "pdf.worker.js"}, path.Base(name))
