@@ -236,6 +236,214 @@ func TestChatKeys(t *testing.T) {
 	op.quiet()
 }
 
+// TestChatExport: a chat is exported as Markdown and JSON, all are at once, and imported JSON is
+// what was exported. A file that is none says what is wrong with it and changes nothing.
+func TestChatExport(t *testing.T) {
+	t.Parallel()
+	w, op := chatOf(t, "llama3")
+	w.engine.Set(enginetest.Behaviour{Text: "first **answer**"})
+	op.fill("#system", "Be brief.")
+	w.say("What is/it?")
+	w.answered(1, "first answer")
+	w.engine.Set(enginetest.Behaviour{Text: "second"})
+	run(op, clickOn("#said button[aria-label='Regenerate the answer']"))
+	w.answered(1, "second")
+	op.js(`window.saved = {};
+		URL.createObjectURL = (blob) => { saved.blob = blob; return "blob:none"; };
+		HTMLAnchorElement.prototype.click = function () { saved.name = this.download; };`)
+	saved := func(want string) string {
+		t.Helper()
+		w.until("a file is saved", func() bool { return op.is("saved.name") == want })
+		text := op.is("await saved.blob.text()")
+		op.js("window.saved = {}")
+		return text
+	}
+	menu := func(button string) {
+		t.Helper()
+		run(op, clickOn("#history button"))
+		run(op, clickOn(button))
+	}
+	menu("#export-markdown")
+	assert.Equal(t, saved("What-is-it.md"), "# What is/it?\n\n## System prompt\n\nBe brief.\n\n## You\n\nWhat is/it?\n\n## llama3\n\nsecond\n", "as Markdown")
+	menu("#export-json")
+	one := saved("What-is-it.json")
+	run(op, clickOn(".chats .button"))
+	w.say("other")
+	w.answered(1, "second")
+	run(op, clickOn("#export-all"))
+	both := saved("chats.json")
+	assert.Lacks(t, both, "mem_", "an export names the member:")
+
+	imports := func(name, text, want string) {
+		t.Helper()
+		op.js(`const files = new DataTransfer(), field = document.querySelector("#import-file");
+			files.items.add(new File([%s], %q));
+			field.files = files.files;
+			field.dispatchEvent(new Event("change"));`, quoted(text), name)
+		w.until(name+" is reported as "+want, func() bool { return strings.Contains(op.text("#state"), want) })
+	}
+	imports("both.json", both, "0 chats imported, 2 already here.")
+	run(op, clickOn("#clear"))
+	w.until("all are deleted", func() bool { return op.text("#history ul") == "" })
+	imports("one.json", one, "1 chat imported.")
+	imports("both.json", both, "1 chat imported, 1 already here.")
+	w.until("both are listed", func() bool { return op.is(`document.querySelectorAll("#history li").length`) == "2" })
+	op.js(`[...document.querySelectorAll("#history a")].find((a) => a.textContent === "What is/it?").dispatchEvent(new MouseEvent("click", { bubbles: true, cancelable: true }))`)
+	w.until("it is shown", func() bool { return op.text("#said .assistant .text") == "second" })
+	run(op, clickOn("#said button[aria-label='Earlier version of the answer']"))
+	w.until("the earlier answer is there", func() bool { return op.text("#said .assistant .text strong") == "answer" })
+	assert.Equal(t, op.is(`document.querySelector("#system").value`), "Be brief.", "the setting")
+	menu("#export-json")
+	assert.That(t, strings.Contains(saved("What-is-it.json"), `"text": "first **answer**"`), "the export of an imported chat")
+
+	for text, want := range map[string]string{
+		"kith": "it is not JSON", "[]": "it is not an export of Chat", `{"kith_chats": 9}`: "another version of kith, as form 9", `{"kith_chats": 1, "chats": 3}`: "chats is not a list",
+		strings.Replace(one, `"ask": "What is/it?"`, `"ask": 7`, 1):                         "chats[0].turns[0].ask is not a text",
+		strings.Replace(one, `"parent": -1`, `"parent": 1`, 1):                              "chats[0].turns[0].parent is not an earlier turn",
+		strings.Replace(one, `"next": 1`, `"next": 7`, 1):                                   "chats[0].next is not a turn after it",
+		strings.Replace(one, `"images": []`, `"images": ["https://evil.example/x.png"]`, 1): "chats[0].turns[0].images[0] is not an image",
+		strings.Replace(one, `"temperature"`, `"x"`, 1) + "x":                               "it is not JSON",
+		strings.Replace(one, `"system": "Be brief."`, `"temperature": 12`, 1):               "settings.temperature is not a number from 0 to 2",
+		strings.Replace(one, `"id": "`, `"id": "../`, 1):                                    "chats[0].id is not the id of a chat",
+	} {
+		imports("wrong.json", text, want)
+		assert.Contains(t, op.text("#state"), "wrong.json cannot be imported: ")
+		op.js(`document.querySelector("#state").textContent = ""`)
+	}
+	assert.Equal(t, op.is(`(await chatHistory(document.getElementById("try").dataset.member).all()).length`), "2", "the chats after wrong files")
+	op.quiet()
+}
+
+// TestChatContext: a bar shows how much of the model's context the last answer used, and none is
+// shown while the context is unknown. Tables keep their alignment, and lists their first number.
+func TestChatContext(t *testing.T) {
+	t.Parallel()
+	w, op := chatOf(t, "llama3")
+	w.engine.Set(enginetest.Behaviour{Text: "| left | middle | right |\n|:--|:-:|--:|\n| a | b | 1 |\n\n7. seven\n8. eight\n"})
+	w.say("How much?")
+	w.answered(1, "eight")
+	shown := func() string { return op.is(`document.querySelector("#context").checkVisibility()`) }
+	assert.Equal(t, shown(), "false", "the bar of a model whose context is unknown")
+	context := func(tokens string) {
+		op.js(`const model = document.querySelector("#model"); model.selectedOptions[0].dataset.context = %q; model.dispatchEvent(new Event("change"));`, tokens)
+	}
+	context("4096")
+	w.until("the bar is shown", func() bool { return op.text("#context small") == "1 % of context" })
+	assert.That(t, strings.HasSuffix(op.is(`document.querySelector("#context").title`), " of 4,096 tokens of the context are used"))
+	assert.Equal(t, op.is(`[...document.querySelectorAll("#said td")].map((e) => getComputedStyle(e).textAlign).join()`), "left,center,right", "the table")
+	assert.Equal(t, op.is(`document.querySelector("#said ol").start`), "7", "the list begins")
+	w.look(op, "try-context")
+	context("0")
+	assert.Equal(t, shown(), "false", "the bar of a model whose context is unknown")
+	op.quiet()
+}
+
+// pdfOf returns a PDF file whose pages have these texts.
+func pdfOf(pages ...string) string {
+	var file strings.Builder
+	var at []int
+	object := func(text string) {
+		at = append(at, file.Len())
+		fmt.Fprintf(&file, "%d 0 obj\n%s\nendobj\n", len(at), text)
+	}
+	file.WriteString("%PDF-1.4\n")
+	object("<</Type/Catalog/Pages 2 0 R>>")
+	var kids strings.Builder
+	for i := range pages {
+		fmt.Fprintf(&kids, "%d 0 R ", 4+2*i)
+	}
+	object(fmt.Sprintf("<</Type/Pages/Count %d/Kids[%s]>>", len(pages), kids.String()))
+	object("<</Type/Font/Subtype/Type1/BaseFont/Helvetica>>")
+	for i, text := range pages {
+		object(fmt.Sprintf("<</Type/Page/Parent 2 0 R/MediaBox[0 0 300 300]/Resources<</Font<</F 3 0 R>>>>/Contents %d 0 R>>", 5+2*i))
+		content := ""
+		if text != "" {
+			content = "BT /F 12 Tf 20 200 Td (" + text + ") Tj ET"
+		}
+		object(fmt.Sprintf("<</Length %d>>\nstream\n%s\nendstream", len(content), content))
+	}
+	start := file.Len()
+	fmt.Fprintf(&file, "xref\n0 %d\n0000000000 65535 f \n", len(at)+1)
+	for _, offset := range at {
+		fmt.Fprintf(&file, "%010d 00000 n \n", offset)
+	}
+	fmt.Fprintf(&file, "trailer\n<</Size %d/Root 1 0 R>>\nstartxref\n%d\n%%%%EOF\n", len(at)+1, start)
+	return file.String()
+}
+
+// TestChatFiles: the text of text, code and PDF files is sent with a message, in a fence with the
+// file's name. They come by choice, drop and paste, can be removed, and stay with the chat. What
+// cannot be read says why. PDF.js is loaded with the first PDF file.
+func TestChatFiles(t *testing.T) {
+	t.Parallel()
+	w, op := chatOf(t, "llama3")
+	add := func(how, name, text string) {
+		t.Helper()
+		op.js(`const all = new DataTransfer(), field = document.querySelector("#file");
+			all.items.add(new File([Uint8Array.from(%s, (c) => c.charCodeAt(0))], %q, { type: %q }));
+			document.querySelector("#state").textContent = "";
+			if (%[4]q === "drop") dispatchEvent(new DragEvent("drop", { dataTransfer: all, bubbles: true, cancelable: true }));
+			else if (%[4]q === "paste") document.querySelector("#ask").dispatchEvent(new ClipboardEvent("paste", { clipboardData: all, bubbles: true, cancelable: true }));
+			else { field.files = all.files; field.dispatchEvent(new Event("change")); }`, quoted(text), name, map[bool]string{true: "image/png"}[strings.HasSuffix(name, ".png")], how)
+	}
+	chips := func(want string) {
+		t.Helper()
+		w.until("the files are "+want, func() bool {
+			return op.is(`[...document.querySelectorAll("#attached .file > span")].map((e) => e.textContent).join()`) == want
+		})
+	}
+	loaded := func() string {
+		return op.is(`performance.getEntriesByType("resource").some(({ name }) => name.includes("/pdf."))`)
+	}
+	run(op, clickOn("#ask")) // from now on elements may move
+	add("choice", "main.go", "package main\n")
+	chips("main.go")
+	add("drop", "notes.md", "Use ```` fences\n")
+	chips("main.go,notes.md")
+	add("paste", "gone.txt", "remove me")
+	chips("main.go,notes.md,gone.txt")
+	run(op, clickOn("button[aria-label='Remove gone.txt']"))
+	chips("main.go,notes.md")
+	assert.Equal(t, loaded(), "false", "PDF.js is loaded before a PDF file")
+	w.look(op, "try-files")
+	add("drop", "paper.pdf", pdfOf("The first page", "and the second"))
+	chips("main.go,notes.md,paper.pdf")
+	assert.Equal(t, loaded(), "true", "PDF.js is loaded")
+
+	for name, file := range map[string]struct{ text, want string }{
+		"tool.exe":    {"MZ\x00\x01", "tool.exe is not text."},
+		"latin.txt":   {"caf\u00e9", "latin.txt is not text."},
+		"big.log":     {strings.Repeat("line\n", 200_000), "big.log is 1.0 MB; a text file may have 524 KB."},
+		"empty.txt":   {" \n", "empty.txt is empty."},
+		"scan.pdf":    {pdfOf(""), "scan.pdf has no text, only pictures of pages."},
+		"broken.pdf":  {"%PDF-1.4 and nothing", "broken.pdf cannot be read as a PDF file."},
+		"picture.png": {"png", "picture.png cannot be added: llama3 takes no images."},
+	} {
+		add("choice", name, file.text)
+		w.until("the page says "+file.want, func() bool { return strings.HasPrefix(op.text("#state"), file.want) })
+	}
+	chips("main.go,notes.md,paper.pdf")
+
+	op.fill("#ask", "")
+	w.say("Read them")
+	w.answered(1, "Hello from the attic")
+	var call struct {
+		Messages []struct{ Content string }
+	}
+	assert.OK(t, json.Unmarshal(w.engine.Last().Body, &call))
+	want := "Read them\n\nmain.go\n```\npackage main\n```\n\nnotes.md\n`````\nUse ```` fences\n`````\n\npaper.pdf\n```\nThe first page\n\nand the second\n```"
+	assert.Equal(t, call.Messages[0].Content, want, "the message")
+	assert.Equal(t, op.is(`document.querySelectorAll("#attached .file").length`), "0", "files of the next message")
+	path := op.is("location.pathname")
+	op.open(path)
+	w.until("the files are shown", func() bool { return op.is(`document.querySelectorAll("#said .file").length`) == "3" })
+	run(op, clickOn("#said .file summary"))
+	w.look(op, "try-file")
+	run(op, clickOn("#said button[aria-label='Edit this message']"))
+	chips("main.go,notes.md,paper.pdf")
+	op.quiet()
+}
+
 // quoted returns text as JavaScript.
 func quoted(value any) string {
 	text, err := json.Marshal(value)

@@ -98,7 +98,9 @@ func TestChoosesOneOfYourOwn(t *testing.T) {
 			ada.post("/applications/test", "secret", key).want(t, 200, step.want+" answered")
 		}
 	}
-	tn.models = []api.Model{strange, shared, own}
+	tn.models = []api.Model{strange, shared, vectors, own}
+	page := ada.get("/try?model=2-vectors").want(t, 200, `<option value="3-own" selected`)
+	assert.Lacks(t, page.body, `value="2-vectors"`, "the models to chat with")
 	ada.get("/try").want(t, 200, "0-fast (eve&#39;s or another&#39;s, in a group · ready)", "1-shared (bob&#39;s · ready)", "3-own (yours · busy)")
 }
 
@@ -246,4 +248,15 @@ func TestChatAddress(t *testing.T) {
 	page := ada.get("/try/0123abcd").want(t, 200, `id="try"`)
 	assert.Lacks(t, page.body, "<footer>", "the page")
 	assert.Equal(t, ada.get("/try/0123abcd/more").status, http.StatusNotFound, "below a chat")
+}
+
+// TestWhatModelsOfChatCan checks that the page's script learns what it offers of a model: images,
+// reasoning effort, and the bar of its context.
+func TestWhatModelsOfChatCan(t *testing.T) {
+	tn := newTown(t, nil)
+	tn.models = []api.Model{
+		{ID: "all", Availability: "ready", Via: "own", Chat: true, ContextLength: 4096, Capabilities: []string{"thinking", "tools", "vision"}},
+		{ID: "none", Availability: "ready", Via: "own", Chat: true},
+	}
+	tn.as("ada").get("/try").want(t, 200, `<option value="all" selected data-vision data-thinks data-context="4096" data-n=`, `<option value="none" data-n=`)
 }

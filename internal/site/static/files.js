@@ -38,9 +38,9 @@ function decode(bytes) {
 }
 
 async function textOfPDF(file, { getDocument, PDFWorker }, address, fail) {
-  const port = new Worker(address, { type: "module" }), worker = new PDFWorker({ port });
+  const port = new Worker(address, { type: "module" }), worker = new PDFWorker({ port, verbosity: 0 });
   try {
-    const pdf = await getDocument({ data: await file.arrayBuffer(), worker, disableFontFace: true, useSystemFonts: false, useWasm: false, verbosity: 0 }).promise;
+    const pdf = await getDocument({ data: await file.arrayBuffer(), worker, disableFontFace: true, useSystemFonts: false, useWasm: false }).promise;
     if (pdf.numPages > mostPages) fail("has " + pdf.numPages + " pages; at most " + mostPages + " are read. Add a part of it.");
     let text = "";
     for (let n = 1; n <= pdf.numPages; n++) {

@@ -19,6 +19,7 @@ const markdown = (() => {
     RETURN_DOM_FRAGMENT: true,
     ALLOWED_TAGS: ["p", "br", "strong", "em", "del", "code", "pre", "blockquote", "ul", "ol", "li", "h1", "h2", "h3", "h4", "h5", "h6", "hr", "table", "thead", "tbody", "tr", "th", "td", "a"],
     ALLOWED_ATTR: ["href", "start", "align", "class"],
+    ADD_URI_SAFE_ATTR: ["start", "align"], // these are no addresses, which ALLOWED_URI_REGEXP is for
     ALLOWED_URI_REGEXP: /^(?:https?:\/\/|mailto:)/i,
     ALLOW_DATA_ATTR: false,
     ALLOW_ARIA_ATTR: false,
