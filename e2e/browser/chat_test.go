@@ -442,7 +442,7 @@ func TestChatSaysWhyAnAnswerBrokeOff(t *testing.T) {
 }
 
 // TestChatMeasured is how much of a core the main thread takes for an answer of 4,000
-// tokens at 100 a second. It runs only if it is asked for: it measures.
+// tokens at 100 a second, with formulas and code. It runs only if it is asked for: it measures.
 func TestChatMeasured(t *testing.T) {
 	if !*measured {
 		t.Log("measures only with -measure")
@@ -452,7 +452,7 @@ func TestChatMeasured(t *testing.T) {
 	w.op = newTab(t, chromium(t, nil), w.base, true)
 	w.chatting()
 	op := w.op
-	long := answerText(70)
+	long := strings.ReplaceAll(answerText(70), "drawing is cheap", "$e^{i\\pi} = -1$")
 	w.engine.Set(enginetest.Behaviour{Chunks: 4000, Interval: 10 * time.Millisecond, Text: long})
 	if _, err := chromedp.Call(op.ctx, performance.Enable, performance.EnableParams{TimeDomain: performance.EnableTimeDomainThreadTicks}); err != nil {
 		t.Fatal(err)

@@ -3,6 +3,7 @@ package browser_test
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -441,6 +442,151 @@ func TestChatFiles(t *testing.T) {
 	w.look(op, "try-file")
 	run(op, clickOn("#said button[aria-label='Edit this message']"))
 	chips("main.go,notes.md,paper.pdf")
+	op.quiet()
+}
+
+// drawn has an answer drawn piece by piece, with its formulas and colours, and returns what it is as HTML.
+func (b *tab) drawn(text string) string {
+	b.t.Helper()
+	return run(b, chromedp.Evaluate[string](`(async () => {
+		const place = document.createElement("div");
+		document.getElementById("said").append(place);
+		const answer = new markdown.Answer(place);
+		for (const piece of `+quoted(text)+`.match(/[^]{1,7}/g)) { answer.add(piece); answer.draw(); }
+		answer.end();
+		await answer.rich;
+		const html = place.innerHTML;
+		place.remove();
+		return html;
+	})()`, chromedp.EvalAwaitPromise))
+}
+
+// TestChatFormulas: formulas are typeset as MathML and code is coloured, by libraries that are loaded
+// with the first of them. What is no formula stays as it was written.
+func TestChatFormulas(t *testing.T) {
+	t.Parallel()
+	w, op := chatOf(t, "llama3")
+	loaded := func(name string) string {
+		return op.is(fmt.Sprintf(`performance.getEntriesByType("resource").some(({ name }) => name.endsWith("/%s"))`, name))
+	}
+	w.engine.Set(enginetest.Behaviour{Text: "plain `text`"})
+	w.say("Hello")
+	w.answered(1, "plain")
+	for _, name := range []string{"rich.js", "temml.js", "highlight.js"} {
+		assert.Equal(t, loaded(name), "false", name, "is loaded for plain text:")
+	}
+	for text, want := range map[string]string{
+		"It costs $5, or $6.":           "<p>It costs $5, or $6.</p>\n",
+		"US$5 and A$6, $HOME and $PATH": "<p>US$5 and A$6, $HOME and $PATH</p>\n",
+		"`$x$` and \\$x\\$":             "<p><code>$x$</code> and $x$</p>\n",
+		"$\\frac{1$":                    `<p><code class="math">\frac{1</code></p>` + "\n",
+	} {
+		assert.Equal(t, op.drawn(text), want, text)
+	}
+	for _, text := range []string{"so $a_1 * b_2$ is", "so \\(a_1 * b_2\\) is"} {
+		assert.Contains(t, op.drawn(text), `<p>so <span class="math"><math`, text)
+		assert.Contains(t, op.drawn(text), "<msub>", text)
+	}
+	for _, text := range []string{"so\n$$\n\\int_0^1 x^2\n$$\nis", "so\n\n\\[ \\int_0^1 x^2 \\]\n\nis", "so $$\\int_0^1 x^2$$ is"} {
+		assert.Contains(t, op.drawn(text), `<span class="math display"><math display="block"`, text)
+		assert.Contains(t, op.drawn(text), "<msubsup>", text)
+	}
+	assert.Equal(t, loaded("temml.js")+loaded("highlight.js"), "truefalse", "the libraries that formulas need")
+	got := op.drawn("```go\nfunc main() {}\n```\n\n```nolanguage\nfunc\n```\n")
+	assert.Contains(t, got, `<span class="hljs-keyword">func</span>`, "code")
+	assert.Contains(t, got, `<code class="language-nolanguage">func</code>`, "code in a language that is not known")
+
+	op.open("/try")
+	w.engine.Set(enginetest.Behaviour{Text: "The **roots** of $ax^2 + bx + c = 0$ are\n\n$$x_{1,2} = \\frac{-b \\pm \\sqrt{b^2 - 4ac}}{2a}$$\n\nin Python:\n\n```python\nimport math\n\ndef roots(a, b, c):  # real ones\n    d = math.sqrt(b * b - 4 * a * c)\n    return (-b + d) / (2 * a), \"two\"\n```\n\n| n | n² |\n|--:|---:|\n| 2 | 4 |\n| 12 | 144 |\n"})
+	w.say("Solve it")
+	w.answered(1, "roots")
+	w.until("it is drawn", func() bool {
+		return op.is(`document.querySelectorAll("#said math").length + " " + (document.querySelectorAll("#said .hljs-keyword").length > 1)`) == "2 true"
+	})
+	op.seen("try-formulas")
+	op.quiet()
+}
+
+// seen looks at a page that has loaded more than it begins with.
+func (b *tab) seen(name string) {
+	b.t.Helper()
+	run(b, chromedp.Evaluate[chromedp.Void](axe+"\n"+checks+"\n;undefined"))
+	run(b, chromedp.KeyEvent("\t"))
+	b.appears(name)
+}
+
+// hostileFormulas is what a model may write as formulas and as code to make a page run or load
+// something, or to keep it busy.
+func hostileFormulas() (all []string) {
+	acts := []string{
+		`\href{javascript:window.pwned=1}{x}`, `\href{https://evil.example/}{x}`, `\url{javascript:window.pwned=1}`, `\includegraphics{//evil.example/x.png}`, `\includegraphics[width=1em]{https://evil.example/x.png}`,
+		`\htmlClass{said}{x}`, `\htmlId{ask}{x}`, `\id{ask}{x}`, `\class{evil}{x}`, `\htmlStyle{background:url(//evil.example/s)}{x}`, `\style{background:url(//evil.example/s)}{x}`, `\htmlData{live=/evil}{x}`, `\data{live=/evil}{x}`, `\cssId{ask}{x}`,
+		`\text{<img src=//evil.example/x onerror=window.pwned=1>}`, `<img src=x onerror=window.pwned=1>`, `\text{</math><script>window.pwned=1</script>}`, `\unicode{x3c}script\unicode{x3e}`, `\char"3Cscript\char"3E`,
+		`\color{url(//evil.example/c)}{x}`, `\textcolor{red;background:url(//evil.example/c)}{x}`, `\colorbox{expression(window.pwned=1)}{x}`, `\fcolorbox{red}{url(//evil.example/d)}{x}`, `\tag{<b onclick=window.pwned=1>}x`, `\label{ask} x`, `\ref{ask}`, `\eqref{javascript:window.pwned=1}`,
+		`\def\a{\a\a}\a`, `\def\a{xxxxxxxxxx}\def\b{\a\a\a\a\a\a\a\a\a\a}\def\c{\b\b\b\b\b\b\b\b\b\b}\def\d{\c\c\c\c\c\c\c\c\c\c}\d\d\d\d`, `\newcommand{\x}[1]{#1#1}\x{\x{\x{\x{\x{\x{\x{\x{\x{\x{\x{\x{y}}}}}}}}}}}}`, `\gdef\frac#1#2{\href{javascript:window.pwned=1}{x}}\frac12`,
+		`\rule{1e9em}{1e9em}`, `\hspace{-9999em}x`, `\kern9999999em x`, `\raisebox{99999em}{x}`, strings.Repeat("{", 1500) + "x" + strings.Repeat("}", 1500), strings.Repeat(`\sqrt{`, 600) + "x" + strings.Repeat("}", 600), strings.Repeat("x^{", 900) + "x" + strings.Repeat("}", 900), strings.Repeat("x+", 2000) + "x",
+		`\begin{array}{` + strings.Repeat("c", 3000) + `}x\end{array}`, `\begin{CD}A @>javascript:window.pwned=1>> B\end{CD}`, `\ce{<script>window.pwned=1</script>}`, `\require{html}\href{javascript:window.pwned=1}{x}`, `\catcode92=12 \href{javascript:window.pwned=1}{x}`, `\__proto__`, `\constructor`, `\toString{x}`, `\begin{__proto__}x\end{__proto__}`, `\begin{constructor}\end{constructor}`,
+	}
+	for _, form := range []string{"$%s$", "$$%s$$", "\\(%s\\)", "\\[%s\\]", "text\n$$\n%s\n$$\nmore", "- $%s$", "| a |\n|---|\n| $%s$ |", "**$%s$** [x]($%[1]s$)"} {
+		for _, act := range acts {
+			all = append(all, fmt.Sprintf(form, act))
+		}
+	}
+	code := []string{
+		`<img src=//evil.example/x onerror=window.pwned=1>`, `</code></pre><script>window.pwned=1</script>`, `"><svg onload=window.pwned=1>`, "`${<b onclick=window.pwned=1>}`", `<span class="hljs-keyword" onclick=window.pwned=1 style="background:url(//evil.example/s)">`, `&lt;script&gt;window.pwned=1&lt;/script&gt;`, `<?php echo "<script>window.pwned=1</script>" ?>`,
+		strings.Repeat(`"`, 3000), strings.Repeat(`/*`, 3000), strings.Repeat("(", 5000), strings.Repeat("a<", 4000), strings.Repeat("{[", 4000), strings.Repeat(" ", 20000) + "x", strings.Repeat("\\", 9000),
+	}
+	for _, language := range []string{"html", "xml", "javascript", "js", "typescript", "php", "python", "css", "markdown", "bash", "go", "rust", "sql", "json", "yaml", "ini", "makefile", "diff", "c", "java", "__proto__", "constructor", "hljs-x\" onclick=\"window.pwned=1"} {
+		for _, text := range code {
+			all = append(all, "```"+language+"\n"+text+"\n```\n")
+		}
+	}
+	return all
+}
+
+// TestHostileFormulas: whatever a model writes as a formula or as code, the chat runs nothing of it,
+// loads nothing for it, links nowhere, gives no element a name, and is not busy with it for long.
+func TestHostileFormulas(t *testing.T) {
+	t.Parallel()
+	cases := hostileFormulas()
+	assert.Require(t, len(cases) >= 500, "only", len(cases), "cases")
+	_, op := chatOf(t, "llama3")
+	assert.Contains(t, op.drawn("$x$ and\n```go\nfunc\n```\n"), "<math", "a formula") // the libraries are there
+	for part := range slices.Chunk(cases, 60) {
+		wrong := run(op, chromedp.Evaluate[[]string](`(async () => {
+			const wrong = [];
+			for (const text of `+quoted(part)+`) {
+				const place = element("div", "text"), article = element("article", "said assistant", place);
+				document.getElementById("said").append(article);
+				const answer = new markdown.Answer(place), begun = performance.now();
+				answer.add(text);
+				answer.end();
+				await answer.rich;
+				const took = performance.now() - begun;
+				if (took > 2000) wrong.push(text.slice(0, 80) + " => took " + took + " ms");
+				for (const e of place.querySelectorAll("*")) {
+					const bad = !/^(p|strong|em|code|pre|ul|li|table|thead|tbody|tr|th|td|div|span|button|a|math|m[a-z]+)$/i.test(e.tagName)
+						|| [...e.attributes].some(({ name, value }) => /^(on|data-|xlink|id$|src|action|name$)/i.test(name) || /javascript:|evil|url\(|expression/i.test(value))
+						|| e.hasAttribute("href") && !/^(https?|mailto):$/.test(e.protocol)
+						|| e.className && !/^(math|language-|hljs|tml|menclose)/.test(e.className) && e.closest(".math, code");
+					if (bad) wrong.push(text.slice(0, 80) + " => " + e.outerHTML.slice(0, 200));
+					for (const kind of ["mouseover", "focus", "click", "load", "error"]) if (!e.matches("button, a")) e.dispatchEvent(new Event(kind));
+				}
+				const { right, left } = place.getBoundingClientRect();
+				for (const e of place.querySelectorAll(".math")) {
+					const box = (e.closest("table") ?? e).getBoundingClientRect(); // which scrolls
+					if (box.right > right + 1 || box.left < left - 1 || box.height > 2000) wrong.push(text.slice(0, 80) + " => it is outside of the answer");
+				}
+				if (!place.textContent.trim()) wrong.push(text.slice(0, 80) + " => nothing is shown");
+				article.remove();
+			}
+			if (window.pwned) wrong.push("it ran");
+			return wrong;
+		})()`, chromedp.EvalAwaitPromise))
+		if len(wrong) > 0 {
+			t.Errorf("%d cases act: %s", len(wrong), strings.Join(wrong[:min(8, len(wrong))], "\n"))
+		}
+	}
 	op.quiet()
 }
 

@@ -38,6 +38,7 @@
       throw new Error("A part of this page cannot be loaded; check the connection and try again.");
     }
   }
+  markdown.load = load;
   const report = (error) => { state.textContent = error.message; };
 
   // The page scrolls with the answer while its end is visible.
