@@ -137,7 +137,7 @@ func TestChat(t *testing.T) {
 	if run(op, chromedp.Evaluate[bool](`document.querySelector("#said .thinking").open`)) {
 		t.Error("the thinking is not folded")
 	}
-	w.look(op, "try-markdown")
+	op.seen("try-markdown")
 
 	w.engine.Set(enginetest.Behaviour{Text: "edited"})
 	run(op, clickOn("#said button[aria-label='Edit this message']"))
@@ -147,7 +147,7 @@ func TestChat(t *testing.T) {
 	if n := run(op, chromedp.Evaluate[int](`document.querySelectorAll("#said .turn").length * 10 + document.querySelectorAll("#said .turn.two .assistant").length`)); n != 12 {
 		t.Errorf("%d turns and answers, want 1 turn with 2 answers", n)
 	}
-	w.look(op, "try-compare")
+	op.seen("try-compare")
 	run(op, chromedp.Evaluate[chromedp.Void](`document.querySelector("#compare").value = ""; undefined`))
 	w.engine.Set(enginetest.Behaviour{Text: "regenerated"})
 	run(op, clickOn("#said button[aria-label='Regenerate the answer']"))
@@ -173,13 +173,14 @@ func TestChat(t *testing.T) {
 	}
 	run(op, clickOn("#options"))
 	run(op, clickOn("#view-code"))
+	w.until("the code is shown", func() bool { return op.text("#snippet") != "" })
 	for language, want := range map[string]string{"curl": "-H \"Authorization: Bearer $KITH_API_KEY\"", "python": "from openai import OpenAI", "javascript": "import OpenAI from"} {
 		run(op, chromedp.Evaluate[chromedp.Void](fmt.Sprintf(`document.querySelector("#language").value = %q; document.querySelector("#language").dispatchEvent(new Event("change")); undefined`, language)))
 		if got := op.text("#snippet"); !strings.Contains(got, want) || !strings.Contains(got, w.base+"/v1") || !strings.Contains(got, "what is it?") || len(got) > 4000 {
 			t.Errorf("as %s: %.500s", language, got)
 		}
 	}
-	w.look(op, "try-code")
+	op.seen("try-code")
 
 	op.open("/try")
 	w.until("the chat is kept", func() bool { return strings.Contains(op.text("#history ul"), "two") })

@@ -511,7 +511,7 @@ func TestChatFormulas(t *testing.T) {
 func (b *tab) seen(name string) {
 	b.t.Helper()
 	run(b, chromedp.Evaluate[chromedp.Void](axe+"\n"+checks+"\n;undefined"))
-	run(b, chromedp.KeyEvent("\t"))
+	b.keyboard()
 	b.appears(name)
 }
 

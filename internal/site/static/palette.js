@@ -1,12 +1,16 @@
 // What Ctrl+K opens: a list of the chats, the models and what can be done, to find by words. Chat
 // loads this module when it is opened first.
 const field = element("input"), list = element("ul"), none = element("p", "muted", "Nothing matches");
-const dialog = element("dialog", "pop models palette", field, list, none);
+const close = element("button", "plain close", document.querySelector("#shortcuts .close svg").cloneNode(true));
+const dialog = element("dialog", "pop models palette", element("div", "tools", field, close), list, none);
 const most = 60; // rows
 let all = [];
 
 dialog.setAttribute("aria-label", "Find a chat, a model or a command");
 dialog.setAttribute("closedby", "any");
+close.type = "button";
+close.setAttribute("aria-label", "Close");
+close.addEventListener("click", () => dialog.close());
 field.placeholder = "Find a chat, a model or a command";
 document.querySelector(".chat").append(dialog);
 const { show } = combobox(field, list, none, "Chats, models and commands");
