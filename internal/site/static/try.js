@@ -516,7 +516,7 @@
       show: (one) => go(address(one)),
       select: (name) => { select(model, name); write(); },
       commands: {
-        "New chat": () => { clear(); go("/try"); }, "Compare with another model": compareWith, "Chat settings": click("set-chat"), "View code": showCode,
+        "New chat": () => { clear(); go("/try"); }, ...(at("compare-with").hidden ? {} : { "Compare with another model": compareWith }), "Chat settings": click("set-chat"), "View code": showCode,
         "Import chats": click("import"), "Export all chats": click("export-all"), "Keyboard shortcuts": click("show-shortcuts"),
       },
     });
