@@ -111,7 +111,7 @@ func (tn *town) crowd() {
 	for i := range 1000 {
 		id := fleet.ModelID(fmt.Sprintf("model-%04d:70b-instruct-q4_K_M", i))
 		offers = append(offers, fleet.Offer{ID: id, Families: fleet.Families(fleet.Chat), ContextLength: 4096 + i})
-		tn.models = append(tn.models, api.Model{ID: id, Availability: "ready", Via: "own", Owner: "ada", Chat: true, Machines: 1 + i%40, ContextLength: 4096 + i, Capabilities: []string{"tools", "vision"}})
+		tn.models = append(tn.models, api.Model{ID: id, Availability: "ready", Via: "own", Owner: "ada", Chat: true, Machines: 1 + i%40, ContextLength: 4096 << (i % 6), Capabilities: []string{"tools", "vision"}})
 	}
 	for i := range 400 {
 		m := account.Machine{ID: fmt.Sprintf("mch_%03d", i), OwnerID: ada, Name: fmt.Sprintf("machine-%d", i*104729%9973), Region: "home", Created: now.Add(-time.Duration(i) * time.Minute), LastSeen: now}

@@ -51,6 +51,15 @@ var assetKinds = map[string]string{
 // assetInCSS matches a file name in a stylesheet, which is replaced by the file's path.
 var assetInCSS = regexp.MustCompile(`url\("([a-z0-9.]+)"\)`)
 
+// bundles are scripts that are served as one without comments, which is fewer requests and fewer
+// bytes. They have no template literals, in which a line could look like a comment.
+var bundles = map[string][]string{
+	"chat.js": {"markdown.js", "dom.js", "history.js", "tree.js", "said.js", "settings.js", "calls.js", "picker.js", "chats.js", "try.js"},
+}
+
+// commentLine matches a line of a script that is only a comment.
+var commentLine = regexp.MustCompile(`(?m)^ *//.*\n`)
+
 // assets are the static files by path, and assetPaths their paths by name.
 var (
 	assets = sync.OnceValue(func() map[string]asset {
@@ -59,8 +68,20 @@ var (
 		slices.SortFunc(names, func(a, b string) int { // stylesheets last: they contain paths of other files
 			return cmp.Or(cmp.Compare(path.Ext(b), path.Ext(a)), cmp.Compare(a, b))
 		})
+		add := func(name string, a asset) {
+			a.kind, a.zipped = assetKinds[path.Ext(name)], compress(a.body)
+			at := fmt.Sprintf("%s%.8x/%s", staticPath, sha256.Sum256(a.body), name)
+			all[at], paths[name] = a, at
+		}
+		for name, parts := range bundles {
+			var body []byte
+			for _, part := range parts {
+				body = append(body, commentLine.ReplaceAll(must(files.ReadFile("static/"+part)), nil)...)
+			}
+			add(name, asset{body: body})
+		}
 		for _, name := range names {
-			a := asset{kind: assetKinds[path.Ext(name)], body: must(files.ReadFile(name))}
+			a := asset{body: must(files.ReadFile(name))}
 			switch path.Ext(name) {
 			case ".md":
 				continue
@@ -69,9 +90,7 @@ var (
 					return fmt.Appendf(nil, "url(%q)", paths[string(assetInCSS.FindSubmatch(match)[1])])
 				})
 			}
-			a.zipped = compress(a.body)
-			at := fmt.Sprintf("%s%.8x/%s", staticPath, sha256.Sum256(a.body), path.Base(name))
-			all[at], paths[path.Base(name)] = a, at
+			add(path.Base(name), a)
 		}
 		return all
 	})

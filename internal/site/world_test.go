@@ -82,7 +82,7 @@ func worldOn(t *testing.T, config store.Config) *world {
 			if w.models != nil {
 				return w.models, nil
 			}
-			return []api.Model{{ID: fleet.ModelID("of-" + c.Name)}}, nil
+			return []api.Model{{ID: fleet.ModelID("of-" + c.Name), Chat: true}}, nil
 		},
 		Control: func(_ context.Context, id fleet.MachineID, c fleet.Control) error {
 			assert.Equal(t, string(id), w.machine.ID, "machine", id, "was to be changed")
