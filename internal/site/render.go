@@ -51,6 +51,9 @@ var assetKinds = map[string]string{
 // assetInCSS matches a file name in a stylesheet, which is replaced by the file's path.
 var assetInCSS = regexp.MustCompile(`url\("([a-z0-9.]+)"\)`)
 
+// commentInCSS matches a comment, except for one with a license, and the space around it.
+var commentInCSS = regexp.MustCompile(`(?s)\s*/\*[^!].*?\*/`)
+
 // bundles are scripts that are served as one without comments, which is fewer requests and fewer
 // bytes. They have no template literals, in which a line could look like a comment.
 var bundles = map[string][]string{
@@ -69,7 +72,7 @@ var (
 			return cmp.Or(cmp.Compare(path.Ext(b), path.Ext(a)), cmp.Compare(a, b))
 		})
 		add := func(name string, a asset) {
-			a.kind, a.zipped = assetKinds[path.Ext(name)], compress(a.body)
+			a.kind, a.zipped = assetKinds[path.Ext(name)], compress(a.body, gzip.BestCompression)
 			at := fmt.Sprintf("%s%.8x/%s", staticPath, sha256.Sum256(a.body), name)
 			all[at], paths[name] = a, at
 		}
@@ -86,7 +89,7 @@ var (
 			case ".md":
 				continue
 			case ".css":
-				a.body = assetInCSS.ReplaceAllFunc(a.body, func(match []byte) []byte {
+				a.body = assetInCSS.ReplaceAllFunc(commentInCSS.ReplaceAll(a.body, nil), func(match []byte) []byte {
 					return fmt.Appendf(nil, "url(%q)", paths[string(assetInCSS.FindSubmatch(match)[1])])
 				})
 			}
@@ -103,10 +106,10 @@ var (
 	})
 )
 
-// compress returns the text compressed with gzip.
-func compress(text []byte) []byte {
+// compress returns the text compressed with gzip at a level.
+func compress(text []byte, level int) []byte {
 	var zipped bytes.Buffer
-	zip := gzip.NewWriter(&zipped)
+	zip := must(gzip.NewWriterLevel(&zipped, level))
 	_, _ = zip.Write(text) // writes to memory never fail
 	_ = zip.Close()
 	return zipped.Bytes()
@@ -576,7 +579,7 @@ func (s *Site) answerWith(w http.ResponseWriter, v *visit, out reply, err error)
 		h.Set("Vary", "Accept-Encoding")
 		if acceptsGzip(v.Request) {
 			h.Set("Content-Encoding", "gzip")
-			page = compress(page)
+			page = compress(page, gzip.DefaultCompression)
 		}
 	}
 	w.WriteHeader(status)
