@@ -56,6 +56,8 @@ type Offer struct {
 	Capabilities  []string
 	Slots         int // concurrent requests; 0: only the machine's Slots limit them
 	Engine        string
+	// Facts are for people. Route does not read them.
+	Facts ModelFacts
 	// Load is the load of this model on this machine. It is nil until the machine is in a
 	// Snapshot.
 	Load *Load
@@ -94,6 +96,10 @@ type Machine struct {
 	Offers []Offer
 	// Seals are the keys that calls can be sealed for, the newest first; nil: none.
 	Seals []SealKey
+	// Facts are for people. Route does not read them. Nil: unknown.
+	Facts *MachineFacts
+	// ShowsClass reports that the owner lets others see Facts.Class.
+	ShowsClass bool
 	// Load is the load of the machine for all models together. It is nil until the machine
 	// is in a Snapshot.
 	Load *Load
