@@ -143,6 +143,7 @@ func (a *app) showStatus(now runningStatus) {
 	if now.Sealed != nil {
 		a.fact("sealed", "%s", sealedText(now.Sealed))
 	}
+	a.showFacts(now.Facts)
 	a.fact("slots", "%d; calls from the hub take %d, your own %d", now.Slots, now.Routed, now.Own)
 	a.fact("sharing", "%s", sharing(now.Sharing, now.Open))
 	if why := zoneUnknown(now.Status); why != "" {
@@ -178,6 +179,33 @@ func (a *app) showStatus(now runningStatus) {
 		a.fact("error", "%s %s", moment(e.At), e.What)
 	}
 }
+
+// showFacts prints what this computer has, as its hub knows it.
+func (a *app) showFacts(facts *fleet.MachineFacts) {
+	if facts == nil { // an older daemon is still running
+		return
+	}
+	var parts []string
+	for _, part := range []string{facts.System, facts.CPU} {
+		if part != "" {
+			parts = append(parts, part)
+		}
+	}
+	if facts.Cores > 0 {
+		parts = append(parts, count(facts.Cores, "core"))
+	}
+	if facts.Memory > 0 {
+		parts = append(parts, gibibytes(facts.Memory)+" memory")
+	}
+	if len(parts) > 0 {
+		a.fact("machine", "%s", strings.Join(parts, ", "))
+	}
+	for _, card := range facts.GPUs {
+		a.fact("gpu", "%s, %s", cmp.Or(card.Name, "a graphics card"), gibibytes(card.Memory))
+	}
+}
+
+func gibibytes(n int64) string { return fmt.Sprintf("%.1f GiB", float64(n)/(1<<30)) }
 
 // showEngines prints the engines and the addresses without a usable engine, except usual
 // ports that nothing listens on.
@@ -217,9 +245,9 @@ func isStarting(e daemon.EngineStatus) bool {
 // enginePlace returns an engine's name and address; the built-in engine has no address.
 func enginePlace(e daemon.EngineStatus) string {
 	if e.Kind == "builtin" {
-		return "built-in"
+		return strings.TrimSuffix("built-in, "+e.Version, ", ")
 	}
-	return cmp.Or(e.Name, e.Kind) + " at " + e.Place
+	return strings.TrimSpace(cmp.Or(e.Name, e.Kind)+" "+e.Version) + " at " + e.Place
 }
 
 // connectionText describes the tunnel to the hub for people.

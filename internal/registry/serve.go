@@ -219,6 +219,7 @@ func (r *Registry) notifyAfter(id fleet.MachineID, d time.Duration) {
 func (e *entry) setStored(m *fleet.Machine) {
 	m.ID, m.Owner, m.OwnerName = fleet.MachineID(e.stored.ID), fleet.MemberID(e.stored.OwnerID), e.stored.OwnerName
 	m.Name, m.KeptOut, m.Created = e.stored.Name, e.stored.KeptOut, e.stored.Created
+	m.ShowsClass = e.stored.ShowsClass
 }
 
 // countArrival records a connection. If the machine flaps, it gets no calls for a while.
