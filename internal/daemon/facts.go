@@ -60,7 +60,7 @@ const (
 	// gaugesAge is how old gauges may be: reading them runs a program on some computers.
 	gaugesAge = 2 * time.Second
 	// gaugesWait is how long a request waits for a reading. The reading goes on without it.
-	gaugesWait = time.Second
+	gaugesWait = 500 * time.Millisecond
 )
 
 // gaugeReader reads how busy the computer is when that is asked for, and not otherwise.
@@ -116,6 +116,6 @@ func gaugesOf(ctx context.Context, computer host.Computer) fleet.Gauges {
 	return gauges
 }
 
-func useOf(m host.Memory) fleet.Use {
-	return fleet.Use{Used: int64(m.Total - m.Free), Total: int64(m.Total)}
+func useOf(m host.Memory) fleet.MemoryUse {
+	return fleet.MemoryUse{Used: int64(m.Total - m.Free), Total: int64(m.Total)}
 }

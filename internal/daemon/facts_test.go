@@ -65,7 +65,7 @@ func TestGaugesForTheHub(t *testing.T) {
 	for gauges == nil { // on a busy computer a reading may take longer than a request waits
 		gauges = assert.Value(tunnel.SendFileAct(t.Context(), l, fleet.FileAct{Act: fleet.ActList}))(t).Gauges
 	}
-	assert.Same(t, *gauges, fleet.Gauges{CPU: 0, Memory: fleet.Use{Used: 12_000_000 << 10, Total: 16_000_000 << 10}})
+	assert.Same(t, *gauges, fleet.Gauges{CPU: 0, Memory: fleet.MemoryUse{Used: 12_000_000 << 10, Total: 16_000_000 << 10}})
 	after := assert.Value(tunnel.SendFileAct(t.Context(), l, fleet.FileAct{Act: fleet.ActLoad, Model: "words"}))(t)
 	assert.That(t, after.Gauges == nil, "an act has gauges", after)
 	here := assert.Value(r.actOnFiles(t.Context(), fleet.FileAct{Act: fleet.ActList}))(t)

@@ -48,13 +48,13 @@ type EngineVersion struct {
 
 // Gauges is how busy a machine's computer is now.
 type Gauges struct {
-	CPU    float64 `json:"cpu"`             // busy part of all processors, 0 to 1; -1: unknown
-	Memory Use     `json:"memory,omitzero"` // main memory
-	GPUs   []Use   `json:"gpus,omitzero"`   // memory of each card, in the order of MachineFacts.GPUs
+	CPU    float64     `json:"cpu"`             // busy part of all processors, 0 to 1; -1: unknown
+	Memory MemoryUse   `json:"memory,omitzero"` // main memory
+	GPUs   []MemoryUse `json:"gpus,omitzero"`   // memory of each card, in the order of MachineFacts.GPUs
 }
 
-// Use is how much of a memory is in use, in bytes. Total is 0 if that is unknown.
-type Use struct {
+// MemoryUse is how much of a memory is in use, in bytes. Total is 0 if that is unknown.
+type MemoryUse struct {
 	Used  int64 `json:"used"`
 	Total int64 `json:"total"`
 }
@@ -105,15 +105,15 @@ func (g Gauges) Checked() Gauges {
 	return g
 }
 
-func (u Use) checked() Use {
+func (u MemoryUse) checked() MemoryUse {
 	if u.Total <= 0 || u.Total > maxBytes || u.Used < 0 || u.Used > u.Total {
-		return Use{}
+		return MemoryUse{}
 	}
 	return u
 }
 
 // Part returns which part of the memory is in use, 0 to 1.
-func (u Use) Part() float64 {
+func (u MemoryUse) Part() float64 {
 	if u.Total <= 0 {
 		return 0
 	}

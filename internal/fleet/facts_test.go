@@ -35,17 +35,17 @@ func TestMachineFactsOutOfRange(t *testing.T) {
 }
 
 func TestGaugesOutOfRange(t *testing.T) {
-	good := Gauges{CPU: 0.5, Memory: Use{1, 4}, GPUs: []Use{{0, 4}, {4, 4}}}
+	good := Gauges{CPU: 0.5, Memory: MemoryUse{1, 4}, GPUs: []MemoryUse{{0, 4}, {4, 4}}}
 	assert.Same(t, good.Checked(), good)
 	assert.Equal(t, good.Memory.Part(), 0.25)
 	for _, cpu := range []float64{-0.1, 1.1, math.NaN(), math.Inf(1)} {
 		assert.Equal(t, Gauges{CPU: cpu}.Checked().CPU, -1)
 	}
-	for _, use := range []Use{{-1, 4}, {5, 4}, {0, 0}, {1, math.MaxInt64}, {1, -1}} {
-		got := Gauges{Memory: use, GPUs: []Use{use}}.Checked()
-		assert.That(t, got.Memory == Use{} && got.GPUs[0] == Use{} && got.Memory.Part() == 0, use, got)
+	for _, use := range []MemoryUse{{-1, 4}, {5, 4}, {0, 0}, {1, math.MaxInt64}, {1, -1}} {
+		got := Gauges{Memory: use, GPUs: []MemoryUse{use}}.Checked()
+		assert.That(t, got.Memory == MemoryUse{} && got.GPUs[0] == MemoryUse{} && got.Memory.Part() == 0, use, got)
 	}
-	assert.Equal(t, len(Gauges{GPUs: make([]Use, 1000)}.Checked().GPUs), 32)
+	assert.Equal(t, len(Gauges{GPUs: make([]MemoryUse, 1000)}.Checked().GPUs), 32)
 }
 
 // What others may see has sizes only, and those that memories are sold in.

@@ -80,6 +80,8 @@ type Machine struct {
 	// the time in which it counts as returning (spec/routing.md#returning). Otherwise it
 	// is zero.
 	ReturningUntil time.Time
+	// LastSeen is when the machine was last connected, if it is offline.
+	LastSeen time.Time
 	// Generation numbers the machine's tunnels; a newer one replaces the older.
 	Generation int64
 	Paused     bool

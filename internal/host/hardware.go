@@ -64,9 +64,9 @@ func (c Computer) system(ctx context.Context) string {
 }
 
 // cpuWindow is the time over which CPUBusy measures.
-const cpuWindow = 300 * time.Millisecond
+const cpuWindow = 100 * time.Millisecond
 
-// CPUBusy measures for 0.3 s how busy the processors are: the part of their time, 0 to 1.
+// CPUBusy measures for 0.1 s how busy the processors are: the part of their time, 0 to 1.
 // ok is false if that cannot be measured.
 func (c Computer) CPUBusy(ctx context.Context) (part float64, ok bool) {
 	percent, err := cpu.PercentWithContext(c.env(ctx), cpuWindow, false)

@@ -29,6 +29,7 @@ type modelData struct {
 	Machines []modelMachine
 	Remedies []remedy
 	Near     []fleet.ModelID // similar ids in reach
+	Example  modelCode
 }
 
 // Offline returns the machines that are offline, as the subject of a sentence: "attic or
@@ -65,6 +66,7 @@ func (s *Site) modelsPage(v *visit) (reply, error) {
 		return reply{title: "Models"}, err
 	}
 	models.Data = s.withOffline(models.Data, v.caller())
+	s.AddVariants(models.Data, v.caller())
 	query := v.URL.Query()
 	if id := query.Get("model"); id != "" {
 		data, err := s.modelData(v, fleet.ModelID(id), query.Get("family"), models.Data)
@@ -73,7 +75,11 @@ func (s *Site) modelsPage(v *visit) (reply, error) {
 	search := strings.TrimSpace(query.Get("q"))
 	rows := modelRows(models.Data)
 	rows = slices.DeleteFunc(rows, func(r modelRow) bool {
-		return !api.Finds(search, append(r.Capabilities, string(r.ID), r.Via, availabilityWords(r.Availability).text)...)
+		texts := append(slices.Clone(r.Capabilities), string(r.ID), r.Via, availabilityWords(r.Availability).text)
+		for _, variant := range r.Variants {
+			texts = append(texts, factWords(variant.ModelFacts), kindWords(variant.Kinds))
+		}
+		return !api.Finds(search, texts...)
 	})
 	return reply{page: "models", title: "Models",
 		data: modelsData{rows, len(models.Data), contentOfModels(models.Data), search}}, nil
@@ -85,7 +91,8 @@ func (s *Site) modelData(v *visit, id fleet.ModelID, family string, models []api
 		return modelData{}, err
 	}
 	own, err := call(s, v, api.ListMachines, api.None{})
-	data := modelData{Why: why, Cause: cmp.Or(causeNow(why), why.Reason), Remedies: remedies(why, own.Data)}
+	data := modelData{Why: why, Cause: cmp.Or(causeNow(why), why.Reason), Remedies: remedies(why, own.Data),
+		Example: modelCode{s.Base, why.Model, why.Family}}
 	for _, m := range why.Machines {
 		machine := modelMachine{WhyMachine: m}
 		if i := slices.IndexFunc(own.Data,
@@ -243,6 +250,15 @@ type modelRow struct {
 	First bool            // first in its group of twins
 }
 
+// Owners returns who has the model, sorted.
+func (r modelRow) Owners() (all []string) {
+	for _, v := range r.Variants {
+		all = append(all, v.Owners...)
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
+}
+
 // modelRows groups models whose ids are easily confused. Groups with a model that is not
 // offline come first. It changes no id: a call must name one exactly.
 func modelRows(models []api.Model) []modelRow {
@@ -283,6 +299,9 @@ func contentOfModels(models []api.Model) liveContent {
 	out := liveContent{texts: map[string]words{}}
 	for i, m := range models {
 		out.shape = out.shape.with(string(m.ID), m.Via, fmt.Sprint(m.ContextLength)).with(m.Capabilities...)
+		if m.Availability == "offline" || m.Availability == "outside_hours" {
+			out.shape = out.shape.with(m.Availability) // the page shows since when, or until when
+		}
 		out.texts[fmt.Sprint("now-", i)] = availabilityWords(m.Availability)
 		out.texts[fmt.Sprint("machines-", i)] = words{text: fmt.Sprint(m.Machines)}
 	}

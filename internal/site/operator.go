@@ -312,6 +312,7 @@ type machineLine struct {
 	State, Tone       string // if it is online
 	Models, Slots     int
 	Created, LastSeen time.Time
+	Facts             *fleet.MachineFacts // nil: unknown
 }
 
 // allMachinesData is the content of /operator/machines: the machines that are online, then
@@ -347,8 +348,12 @@ func (s *Site) allMachines(v *visit) (allMachinesData, error) {
 	rest, next, err := api.Paged(before, mostListed, only(shown, find, recorded), recorded)
 	data.Next = next
 	for _, m := range rest {
-		data.Machines = append(data.Machines, machineLine{ID: m.ID, Name: m.Name, Owner: m.OwnerName,
-			Revoked: !m.Revoked.IsZero(), Created: m.Created, LastSeen: m.LastSeen})
+		line := machineLine{ID: m.ID, Name: m.Name, Owner: m.OwnerName,
+			Revoked: !m.Revoked.IsZero(), Created: m.Created, LastSeen: m.LastSeen}
+		if live := snapshot.Machine(fleet.MachineID(m.ID)); live != nil {
+			line.Facts = live.Facts
+		}
+		data.Machines = append(data.Machines, line)
 	}
 	return data, err
 }
@@ -364,7 +369,7 @@ func (s *Site) onlineMachines(snapshot *fleet.Snapshot, search string) func(from
 			if m.Online && api.Finds(search, m.Name, m.OwnerName) &&
 				(from == account.Place{} || order(m.Created, string(m.ID), from) > 0) {
 				all = append(all, machineLine{ID: string(m.ID), Name: m.Name, Owner: m.OwnerName, Online: true,
-					Models: len(m.Offers), Slots: m.Slots, Created: m.Created})
+					Models: len(m.Offers), Slots: m.Slots, Created: m.Created, Facts: m.Facts})
 			}
 		}
 		slices.SortFunc(all, func(a, b machineLine) int {

@@ -180,6 +180,10 @@
     }
 
     function put(element, [text, tone]) {
+      if (element.tagName === "METER") {
+        element.value = text || 0;
+        return;
+      }
       element.textContent = text || element.dataset.idle;
       element.className = tone ? "state " + tone : "";
     }
