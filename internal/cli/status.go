@@ -224,7 +224,7 @@ func (a *app) showEngines(engines []daemon.EngineStatus) {
 			if found.Others > 0 {
 				others = "; " + count(found.Others, "call") + " of other programs"
 			}
-			a.fact(label, "%s: %s%s%s", enginePlace(found), count(found.Models, "model"), others, graphicsText(found.Graphics))
+			a.fact(label, "%s: %s%s%s%s", enginePlace(found), count(found.Models, "model"), versionText(found), others, graphicsText(found.Graphics))
 			if found.LeftOut != "" {
 				a.fact("", "left out there: %s", found.LeftOut)
 			}
@@ -245,9 +245,20 @@ func isStarting(e daemon.EngineStatus) bool {
 // enginePlace returns an engine's name and address; the built-in engine has no address.
 func enginePlace(e daemon.EngineStatus) string {
 	if e.Kind == "builtin" {
-		return strings.TrimSuffix("built-in, "+e.Version, ", ")
+		return "built-in"
 	}
-	return strings.TrimSpace(cmp.Or(e.Name, e.Kind)+" "+e.Version) + " at " + e.Place
+	return cmp.Or(e.Name, e.Kind) + " at " + e.Place
+}
+
+// versionText returns an engine's version, to follow the number of its models.
+func versionText(e daemon.EngineStatus) string {
+	switch {
+	case e.Version == "":
+		return ""
+	case e.Kind == "builtin": // it is that of llama.cpp, and names it
+		return ", " + e.Version
+	}
+	return ", version " + e.Version
 }
 
 // connectionText describes the tunnel to the hub for people.
