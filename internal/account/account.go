@@ -126,6 +126,7 @@ type Machine struct {
 	Generation int64     // number of its newest tunnel; each new tunnel increments it
 	Revoked    time.Time // zero: active
 	KeptOut    bool      // its owner excludes it from every group
+	ShowsClass bool      // its owner lets others see the sizes of its GPUs and memory
 }
 
 // LoginToken lets `kith login --token` register one machine. It can be used once.

@@ -271,6 +271,7 @@ func TestWhatIsAdasIsNotEves(t *testing.T) {
 		"POST /api/groups/{group}/machines":           {{"eve", "/api/groups/lab/machines", `{"owner":"ada","machine":"box","rule":"excluded"}`, 404}, {"bob", "/api/groups/lab/machines", `{"owner":"ada","machine":"box","rule":"excluded"}`, 403}, {"ada", "/api/groups/lab/machines", `{"owner":"eve","machine":"box","rule":"pinned"}`, 404}},
 		"GET /api/machines/{machine}/models":          {{"eve", machine + "/models", "", 404}, {"bob", machine + "/models", "", 404}},
 		"POST /api/machines/{machine}/models":         {{"eve", machine + "/models", `{"act":"remove","model":"words"}`, 404}, {"bob", machine + "/models", `{"act":"pull","model":"words"}`, 404}},
+		"POST /api/machines/{machine}/show":           {{"eve", machine + "/show", `{"shown":true}`, 404}},
 		"POST /api/machines/{machine}/keep-out":       {{"eve", machine + "/keep-out", `{"all":true}`, 404}, {"bob", machine + "/keep-out", `{"group":"lab","undo":true}`, 404}, {"ada", machine + "/keep-out", `{"group":"none"}`, 404}},
 	}
 	check(t, w.db.SaveTraces(t.Context(), []account.Trace{{CallID: "req_adas", MemberID: w.members["ada"].ID, Started: time.Now(), Model: "secret-model"}}, time.Now()))

@@ -57,6 +57,8 @@ var (
 	ChangeFiles = owner("POST /api/machines/{machine}/models",
 		"Pull, remove, load or unload a model on your connected machine. A pull goes on there until it is complete or canceled. You are notified of each act.",
 		(*API).changeFiles)
+	ShowMachineClass = member("POST /api/machines/{machine}/show",
+		"Show or hide the class of a machine. Those who reach the machine see the sizes of its GPUs and memory if it is shown; you and the operators see more in either case.", (*API).showClass)
 	KeepMachineOut = member("POST /api/machines/{machine}/keep-out", "Keep a machine out of a group or of all. The same route lets it in again.", (*API).keepMachineOut)
 
 	ListSeals = caller("GET /api/seals", "List the machines that calls for a model can be sealed for. Those that a call would try first come first; what the call would be refused, the list is.", (*API).listSeals)

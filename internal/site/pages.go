@@ -228,6 +228,7 @@ func memberPages() []page {
 		asks("/machines/revoke", (*Site).revokeMachineQuestion),
 		formSaying("/machines/revoke", api.RevokeMachine, fields, revokedMachine),
 		onMachine(formSaying("/machines/keep-out", api.KeepMachineOut, keepOut, keptOut)),
+		onMachine(formSaying("/machines/show", api.ShowMachineClass, showClass, shownClass)),
 
 		get(mapPath, (*Site).mapPage),
 		get(livePath+"home", liveStream("/", homeContent)),

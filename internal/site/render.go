@@ -195,6 +195,11 @@ var templates = sync.OnceValue(func() map[string]*template.Template {
 		"code":      inCode,
 		"browser":   browserName,
 		"abilities": abilities,
+		"facts":     factWords,
+		"computer":  computerWords,
+		"engines":   engineWords,
+		"kinds":     kindWords,
+		"params":    parameterWords,
 		"lacks":     lacks,
 		"list":      func(values []string) string { return strings.Join(values, ", ") },
 		"few":       few,
@@ -231,11 +236,11 @@ var templates = sync.OnceValue(func() map[string]*template.Template {
 			}
 			return limitFields{prefix, form}
 		},
-	}).ParseFS(files, "templates/layout.html", "templates/parts.html"))
+	}).ParseFS(files, "templates/layout.html", "templates/parts.html", "templates/facts.html"))
 	parsed := map[string]*template.Template{}
 	for _, name := range must(fs.Glob(files, "templates/*.html")) {
 		page := strings.TrimSuffix(path.Base(name), ".html")
-		if page != "layout" && page != "parts" {
+		if page != "layout" && page != "parts" && page != "facts" {
 			parsed[page] = template.Must(template.Must(base.Clone()).ParseFS(files, name))
 		}
 	}

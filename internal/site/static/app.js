@@ -261,6 +261,10 @@
     }
 
     function put(element, [text, tone]) {
+      if (element.tagName === "METER") {
+        element.value = text || 0;
+        return;
+      }
       element.textContent = text || element.dataset.idle;
       element.setAttribute("class", tone ? "state " + tone : ""); // an SVG element has no className to set
     }

@@ -174,6 +174,7 @@ type Machine struct {
 	Offers     []byte
 	Generation int64
 	Revoked    int64
+	ShowsClass bool
 }
 
 type Member struct {
