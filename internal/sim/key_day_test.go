@@ -47,6 +47,9 @@ func TestKeyDay(t *testing.T) {
 			if a.status != 429 || a.message != message || a.header.Get("Retry-After") != "30" || a.header.Get("X-Should-Retry") != "false" {
 				w.t.Fatal(a, a.header)
 			}
+			if why, _ := w.why(ann, a); why.Message != message || len(why.Decisions) != 0 || why.KeyID != ann.key.ID {
+				w.t.Fatal(why)
+			}
 		}
 		w.limitKey(ann, 5)
 		for range 9 {
