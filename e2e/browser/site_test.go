@@ -178,6 +178,10 @@ func (w *walk) calls() {
 	w.look(op, "key-tested")
 	op.open("/applications")
 	w.look(op, "applications")
+	run(op, clickOn("#keys summary"))
+	w.look(op, "applications-limit")
+	op.send("#keys details button", "#keys [name=per_day]", "100")
+	op.see("The key's limit of calls a day is 100")
 
 	op.open("/access#share-with") // a script opens what a link leads to
 	if open := run(op, chromedp.Evaluate[bool](`document.querySelector("#share-with").open`)); open != w.scripts {

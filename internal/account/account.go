@@ -106,6 +106,7 @@ type Key struct {
 	LastUsed time.Time // zero: never
 	Revoked  time.Time // zero: active
 	Expires  time.Time // when it stops working; zero: never
+	PerDay   int       // calls per UTC day; 0: no limit
 }
 
 // Expired reports whether the key has expired at time now.

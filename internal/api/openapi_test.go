@@ -164,7 +164,7 @@ func TestOpenAPI(t *testing.T) {
 		{"ada", "GET", "/api/machines", ""}, {"ada", "GET", machine + "/usage", ""}, {"ada", "GET", machine + "/seal", ""}, {"ada", "GET", "/api/seals?model=tiny", ""}, {"ada", "GET", "/api/requests", ""}, {"ada", "GET", "/api/why?model=tiny", ""}, {"bob", "GET", "/api/why?model=tiny", ""},
 		{"ada", "GET", "/api/machines", ""}, {"ada", "GET", machine + "/usage", ""}, {"ada", "GET", machine + "/models", ""}, {"ada", "POST", machine + "/models", `{"act":"load","model":"words"}`}, {"ada", "GET", "/api/requests", ""}, {"ada", "GET", "/api/why?model=tiny", ""}, {"bob", "GET", "/api/why?model=tiny", ""},
 		{"ada", "GET", "/api/why/req_1", ""}, {"ada", "GET", "/api/usage?days=7", ""},
-		{"ada", "DELETE", "/api/keys/" + key.ID, ""}, {"ada", "DELETE", machine, ""},
+		{"ada", "POST", "/api/keys/" + key.ID + "/limit", `{"per_day":9}`}, {"ada", "DELETE", "/api/keys/" + key.ID, ""}, {"ada", "DELETE", machine, ""},
 	} {
 		path, body := strings.Replace(step.path, "INVITE", invite.ID, 1), step.body
 		if body == "CODE" {

@@ -44,6 +44,7 @@ var (
 	SwitchNotices = member("POST /api/notices/off", "Switch off kinds of notices. A list that is absent stays; null switches all on.", (*API).switchNotices)
 
 	ListKeys  = member("GET /api/keys", "List your API keys. Revoked ones are listed too, the newest key first. Keys are made on the site, and by kith keys create.", (*API).listKeys)
+	LimitKey  = member("POST /api/keys/{key}/limit", "Limit the calls a day of a key. It holds everywhere within 5 seconds, for calls that begin then; null ends the limit.", (*API).limitKey)
 	RevokeKey = member("DELETE /api/keys/{key}", "Revoke a key. It is refused everywhere within 5 seconds.", (*API).revokeKey)
 
 	ListMachines   = member("GET /api/machines", "List your machines.", (*API).listMachines)

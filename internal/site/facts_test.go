@@ -120,7 +120,7 @@ func TestVariants(t *testing.T) {
 	ada := fleet.MemberID(tn.members["ada"].ID)
 	tn.snapshot = tn.snapshot.WithMachine(&second).WithShares(ada, []*fleet.Share{{ID: "shr_1", Owner: second.Owner, Member: ada}})
 	page := tn.as("ada")
-	page.get("/models").want(t, 200, `qwen3 · 8.2B · Q4_K_M · 4.9 GiB <small class="muted">(ada)</small>`, `qwen3 · Q8_0 · 4,096 tokens <small class="muted">(bob)</small>`)
+	page.get("/models").want(t, 200, `qwen3 · 8.2B · Q4_K_M · 4.9 GiB <small class="muted">(ada)</small>`, `qwen3 · Q8_0 <small class="muted">(bob)</small>`)
 	for _, search := range []string{"q8_0", "qwen3+8.2b", "q4_k_m+chat"} {
 		page.get("/models?q="+search).want(t, 200, "<code>tiny</code>")
 	}

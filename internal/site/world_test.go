@@ -114,6 +114,7 @@ func worldOn(t *testing.T, config store.Config) *world {
 		Confirmed: func(time.Time) bool { return !w.blind },
 		Running:   func() []fleet.ActiveCall { return w.uses },
 		Queued:    func(*fleet.Machine) int { return w.queued },
+		KeyLoad:   func(string) *fleet.LimitLoad { return nil },
 		Trace:     db.Trace,
 		Nodes: func() []api.Node {
 			return []api.Node{{Name: "a", Alive: true, Here: true, Linked: true, Machines: 1, Calls: 1}, {Name: "b", Alive: true, Linked: true}}
