@@ -178,9 +178,8 @@ func (w *walk) calls() {
 	w.look(op, "key-tested")
 	op.open("/applications")
 	w.look(op, "applications")
-	run(op, clickOn("#keys summary"))
-	w.look(op, "applications-limit")
-	op.send("#keys details button", "#keys [name=per_day]", "100")
+	run(op, clickOn("#keys .more")) // the row's menu
+	op.send("#keys .field button", "#keys [name=per_day]", "100")
 	op.see("The key's limit of calls a day is 100")
 
 	op.open("/access#share-with") // a script opens what a link leads to
