@@ -86,6 +86,10 @@ generate: ## SQL to Go, code to docs, npm's libraries to the site's pages
 	@scripts/npm-ci.sh internal/site/npm "the libraries of the site's pages"
 	@grep -v '^//# sourceMappingURL' internal/site/npm/node_modules/marked/lib/marked.umd.js >internal/site/static/marked.js
 	@grep -v '^//# sourceMappingURL' internal/site/npm/node_modules/dompurify/dist/purify.min.js >internal/site/static/purify.js
+	@cp internal/site/npm/node_modules/@highlightjs/cdn-assets/es/highlight.min.js internal/site/static/highlight.js
+	@{ cat internal/site/npm/node_modules/temml/dist/temml.min.js; printf '\nexport default temml;\n'; } >internal/site/static/temml.js
+	@cp internal/site/npm/node_modules/pdfjs-dist/legacy/build/pdf.min.mjs internal/site/static/pdf.js
+	@cp internal/site/npm/node_modules/pdfjs-dist/legacy/build/pdf.worker.min.mjs internal/site/static/pdf.worker.js
 	@cd internal/store && $(GO) run $(SQLC) generate
 	@$(GO) generate ./...
 

@@ -116,7 +116,7 @@ func (w *walk) chatting() {
 // this browser alone has it the next time, until it is deleted.
 func TestChat(t *testing.T) {
 	t.Parallel()
-	w := &walk{stage: newStage(t, "llama3", "qwen3"), scripts: true}
+	w := &walk{stage: newStage(t, "llava", "qwen3"), scripts: true}
 	w.op = newTab(t, chromium(t, nil), w.base, true)
 	w.chatting()
 	op := w.op
@@ -125,11 +125,11 @@ func TestChat(t *testing.T) {
 		t.Helper()
 		w.until("the chat says "+want, func() bool { return strings.Contains(op.text("#said"), want) && op.text("#send:disabled") == "" })
 	}
-	run(op, chromedp.Evaluate[chromedp.Void](`document.querySelector("#model").value = "llama3"; undefined`))
+	run(op, chromedp.Evaluate[chromedp.Void](`document.querySelector("#model").value = "llava"; undefined`))
 	w.engine.Set(enginetest.Behaviour{Text: "# First\n\nwith **bold**\n\n```go\nfunc main() {}\n```\n", Reasoning: "let me think"})
 	run(op, chromedp.SendKeys(chromedp.CSS("#ask"), "one\r")) // Enter sends
 	w.until("the answer has its foot", func() bool {
-		return strings.Contains(op.text("#said .meta"), "llama3 on ") && strings.Contains(op.text("#said .meta"), "to first token")
+		return strings.Contains(op.text("#said .meta"), "llava on ") && strings.Contains(op.text("#said .meta"), "to first token")
 	})
 	if got := op.text("#said .text h1") + "|" + op.text("#said .text strong") + "|" + op.text("#said .block .muted") + "|" + op.text("#said .thinking > div"); got != "First|bold|go|let me think" {
 		t.Errorf("the answer is drawn as %q", got)
@@ -137,20 +137,20 @@ func TestChat(t *testing.T) {
 	if run(op, chromedp.Evaluate[bool](`document.querySelector("#said .thinking").open`)) {
 		t.Error("the thinking is not folded")
 	}
-	w.look(op, "try-markdown")
+	op.seen("try-markdown")
 
 	w.engine.Set(enginetest.Behaviour{Text: "edited"})
-	run(op, clickOn("#said .user button"))
+	run(op, clickOn("#said button[aria-label='Edit this message']"))
 	run(op, chromedp.Evaluate[chromedp.Void](`document.querySelector("#compare").value = "qwen3"; document.querySelector("#ask").value = "two"; undefined`))
 	run(op, clickOn("#send"))
 	said("edited")
 	if n := run(op, chromedp.Evaluate[int](`document.querySelectorAll("#said .turn").length * 10 + document.querySelectorAll("#said .turn.two .assistant").length`)); n != 12 {
 		t.Errorf("%d turns and answers, want 1 turn with 2 answers", n)
 	}
-	w.look(op, "try-compare")
+	op.seen("try-compare")
 	run(op, chromedp.Evaluate[chromedp.Void](`document.querySelector("#compare").value = ""; undefined`))
 	w.engine.Set(enginetest.Behaviour{Text: "regenerated"})
-	run(op, clickOn("#said .assistant .tools button:last-child"))
+	run(op, clickOn("#said button[aria-label='Regenerate the answer']"))
 	said("regenerated")
 	assert.Lacks(t, op.text("#said"), "edited", "beside the new answer")
 
@@ -159,10 +159,12 @@ func TestChat(t *testing.T) {
 		canvas.width = canvas.height = 3000;
 		const files = new DataTransfer();
 		files.items.add(new File([await new Promise(r => canvas.toBlob(r))], "a.png", { type: "image/png" }));
-		document.querySelector("#image").files = files.files;
-		document.querySelector("#image").dispatchEvent(new Event("change"));
+		document.querySelector("#file").files = files.files;
+		document.querySelector("#file").dispatchEvent(new Event("change"));
 	})()`, chromedp.EvalAwaitPromise))
-	w.until("the image is there", func() bool { return run(op, chromedp.Evaluate[bool](`document.querySelector("#images img") !== null`)) })
+	w.until("the image is there", func() bool {
+		return run(op, chromedp.Evaluate[bool](`document.querySelector("#attached img") !== null`))
+	})
 	w.engine.Set(enginetest.Behaviour{Text: "a picture"})
 	w.say("what is it?")
 	said("a picture")
@@ -171,13 +173,14 @@ func TestChat(t *testing.T) {
 	}
 	run(op, clickOn("#options"))
 	run(op, clickOn("#view-code"))
+	w.until("the code is shown", func() bool { return op.text("#snippet") != "" })
 	for language, want := range map[string]string{"curl": "-H \"Authorization: Bearer $KITH_API_KEY\"", "python": "from openai import OpenAI", "javascript": "import OpenAI from"} {
 		run(op, chromedp.Evaluate[chromedp.Void](fmt.Sprintf(`document.querySelector("#language").value = %q; document.querySelector("#language").dispatchEvent(new Event("change")); undefined`, language)))
 		if got := op.text("#snippet"); !strings.Contains(got, want) || !strings.Contains(got, w.base+"/v1") || !strings.Contains(got, "what is it?") || len(got) > 4000 {
 			t.Errorf("as %s: %.500s", language, got)
 		}
 	}
-	w.look(op, "try-code")
+	op.seen("try-code")
 
 	op.open("/try")
 	w.until("the chat is kept", func() bool { return strings.Contains(op.text("#history ul"), "two") })
@@ -363,7 +366,7 @@ func TestChatKeepsWhatIsLeft(t *testing.T) {
 	assert.Contains(t, op.text("#said .assistant .meta"), "This answer is not complete.", "below it")
 
 	w.engine.Set(enginetest.Behaviour{Text: "complete"})
-	run(op, clickOn("#said .assistant .tools button:last-child"))
+	run(op, clickOn("#said button[aria-label='Regenerate the answer']"))
 	w.answered(1, "complete")
 	assert.Lacks(t, op.text("#said"), "not complete", "once it is")
 
@@ -375,7 +378,7 @@ func TestChatKeepsWhatIsLeft(t *testing.T) {
 	assert.Contains(t, op.text("#said .assistant .meta"), "This answer is not complete.", "where nothing came")
 
 	w.engine.Set(endless)
-	run(op, clickOn("#said .assistant .tools button:last-child"))
+	run(op, clickOn("#said button[aria-label='Regenerate the answer']"))
 	begins()
 	run(op, clickOn("#stop"))
 	w.until("it is stopped", func() bool { return op.text("#state") == "Stopped." })
@@ -388,7 +391,7 @@ func TestChatKeepsWhatIsLeft(t *testing.T) {
 	}
 
 	w.engine.Set(enginetest.Behaviour{Status: 400, Answer: `{"error":{"message":"no"}}`})
-	run(op, clickOn("#said .assistant .tools button:last-child"))
+	run(op, clickOn("#said button[aria-label='Regenerate the answer']"))
 	w.until("it is refused", func() bool { return op.text("#refused") != "" && op.text("#send:disabled") == "" })
 	assert.Contains(t, op.text("#said .assistant .text"), "word word", "the answer before the refused one")
 	assert.Equal(t, run(op, chromedp.Evaluate[string](`document.querySelector("#ask").value`)), "", "the field of a message that is shown")
@@ -401,7 +404,7 @@ func TestChatKeepsWhatIsLeft(t *testing.T) {
 	assert.Lacks(t, op.text("#said"), "refused", "the kept chat")
 
 	w.engine.Set(endless) // a chat may be deleted while it runs
-	run(op, clickOn("#said .assistant .tools button:last-child"))
+	run(op, clickOn("#said button[aria-label='Regenerate the answer']"))
 	begins()
 	run(op, clickOn("#history button[aria-label='Options of the chat left at once']"))
 	run(op, clickOn("#delete"))
@@ -440,7 +443,7 @@ func TestChatSaysWhyAnAnswerBrokeOff(t *testing.T) {
 }
 
 // TestChatMeasured is how much of a core the main thread takes for an answer of 4,000
-// tokens at 100 a second. It runs only if it is asked for: it measures.
+// tokens at 100 a second, with formulas and code. It runs only if it is asked for: it measures.
 func TestChatMeasured(t *testing.T) {
 	if !*measured {
 		t.Log("measures only with -measure")
@@ -450,7 +453,7 @@ func TestChatMeasured(t *testing.T) {
 	w.op = newTab(t, chromium(t, nil), w.base, true)
 	w.chatting()
 	op := w.op
-	long := answerText(70)
+	long := strings.ReplaceAll(answerText(70), "drawing is cheap", "$e^{i\\pi} = -1$")
 	w.engine.Set(enginetest.Behaviour{Chunks: 4000, Interval: 10 * time.Millisecond, Text: long})
 	if _, err := chromedp.Call(op.ctx, performance.Enable, performance.EnableParams{TimeDomain: performance.EnableTimeDomainThreadTicks}); err != nil {
 		t.Fatal(err)

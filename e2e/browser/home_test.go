@@ -118,6 +118,7 @@ func TestMap(t *testing.T) {
 		w.crowdedMap()
 	}
 	op.open("/applications")
+	run(op, clickOn("#keys .more"))
 	op.leads(200, clickOn("#keys a[href*=revoke]"))
 	op.send("form[action='/applications/revoke'] button")
 	op.open("/map")

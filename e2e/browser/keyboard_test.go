@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/chromedp/chromedp"
+	"github.com/chromedp/chromedp/kb"
 
 	"github.com/kith/kith/internal/assert"
 )
@@ -67,6 +68,13 @@ func (w *walk) byKeyboard() {
 	ben.enters("#create-key")
 	if secret := ben.text("#secret"); !strings.HasPrefix(secret, "kith_") {
 		w.t.Errorf("the secret is %q", secret)
+	}
+	ben.tabTo("#curl")
+	for _, pane := range []string{"python", "js", "go", "anthropic", "openai", "curl"} {
+		run(ben, chromedp.KeyEvent(kb.ArrowRight))
+		run(ben, chromedp.WaitVisible(chromedp.CSS("#for-"+pane)))
+		shown := run(ben, chromedp.Evaluate[int](`[...document.querySelectorAll(".panes pre")].filter(e => e.checkVisibility()).length`))
+		assert.Equal(w.t, shown, 1, "panes beside", pane)
 	}
 	ben.enters("a[href='/applications']")
 	ben.tabTo(".more[aria-label*='by keys']")

@@ -65,8 +65,20 @@ func (b *tab) inspect(name string) {
 	b.wants(name, "moved")
 	run(b, chromedp.Evaluate[chromedp.Void](axe+"\n"+checks+"\n;undefined"))
 	b.wants(name, fmt.Sprintf("checks.weight(%d, %d)", mostKiB, most))
-	run(b, chromedp.KeyEvent("\t")) // from now on the browser shows the focus
+	b.keyboard()
 	b.appears(name)
+}
+
+// keyboard presses Tab, so that the browser shows the focus. In a dialog with one stop the first
+// Tab leaves the page.
+func (b *tab) keyboard() {
+	b.t.Helper()
+	for range 2 {
+		run(b, chromedp.KeyEvent("\t"))
+		if run(b, chromedp.Evaluate[bool](`document.activeElement !== document.body`)) {
+			return
+		}
+	}
 }
 
 // appears looks at the page in each of its appearances. What differs between light and

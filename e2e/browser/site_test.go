@@ -179,6 +179,9 @@ func (w *walk) calls() {
 	w.look(op, "key-tested")
 	op.open("/applications")
 	w.look(op, "applications")
+	run(op, clickOn("#keys .more")) // the row's menu
+	op.send("#keys .field button", "#keys [name=per_day]", "100")
+	op.see("The key's limit of calls a day is 100")
 
 	w.oldAddresses()
 	op.open("/access?share=new")

@@ -106,6 +106,7 @@ type Key struct {
 	LastUsed time.Time // zero: never
 	Revoked  time.Time // zero: active
 	Expires  time.Time // when it stops working; zero: never
+	PerDay   int       // calls per UTC day; 0: no limit
 }
 
 // Expired reports whether the key has expired at time now.
@@ -126,6 +127,7 @@ type Machine struct {
 	Generation int64     // number of its newest tunnel; each new tunnel increments it
 	Revoked    time.Time // zero: active
 	KeptOut    bool      // its owner excludes it from every group
+	ShowsClass bool      // its owner lets others see the sizes of its GPUs and memory
 }
 
 // LoginToken lets `kith login --token` register one machine. It can be used once.

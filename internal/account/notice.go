@@ -10,7 +10,7 @@ const (
 	NoticeInvited NoticeKind = "invited" // the member is invited to a group
 	NoticeJoined  NoticeKind = "joined"  // another member joined one of the member's groups
 	NoticeAccess  NoticeKind = "access"  // a new share, a group that the member joined, a pin or exclusion of a machine
-	NoticeSpent   NoticeKind = "spent"   // the calls per day of a share or group are used up
+	NoticeSpent   NoticeKind = "spent"   // the calls per day of a share, group or key are used up
 	NoticeOffline NoticeKind = "offline" // one of the member's machines is offline
 	NoticeFiles   NoticeKind = "models"  // the models of one of the member's machines were managed from elsewhere
 	NoticeEnding  NoticeKind = "ending"  // one of the member's keys expires soon
@@ -58,12 +58,13 @@ type EndingKey struct {
 	Expires                      time.Time
 }
 
-// SpentLimit is a limit of calls per day that is used up, either of a share or of a
-// group. The fields of the other are empty.
+// SpentLimit is a limit of calls per day that is used up, of a share, a group or a key.
+// The fields of the others are empty.
 type SpentLimit struct {
 	ShareID, MemberID, Member string
 	GroupID, Group            string
-	OwnerID, Owner            string // Owner is the name; set for a share only
+	KeyID, Key, LastFour      string
+	OwnerID, Owner            string // of a key, its member; Owner is the name, set for a share only
 	PerDay                    int
 }
 

@@ -73,4 +73,5 @@ type Grant struct {
 	Expires  time.Time
 	// KeyExpires is when the requested key expires; zero: never.
 	KeyExpires time.Time
+	PerDay     int // of a key: its calls per UTC day; 0: no limit
 }

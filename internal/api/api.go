@@ -45,6 +45,9 @@ type Config struct {
 	// Queued returns how many waiting calls the machine could serve. If there are very
 	// many it may return a lower number.
 	Queued func(*fleet.Machine) int
+	// KeyLoad returns the count of a key's calls of the day, or nil if this hub has none. The
+	// hub counts the calls of keys with a limit.
+	KeyLoad func(key string) *fleet.LimitLoad
 	// Control sends a change to a connected machine. The error is fleet.ErrNotConnected or
 	// the machine's reason for refusing the change.
 	Control func(ctx context.Context, machine fleet.MachineID, change fleet.Control) error

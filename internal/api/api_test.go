@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json/v2"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"net"
@@ -47,8 +48,9 @@ type world struct {
 	keys     map[string]string // secrets of API keys, and whose they are
 	uses     []fleet.ActiveCall
 	queued   int
-	padding  int  // of statements of keys, in bytes
-	crash    bool // Admit panics
+	loads    map[string]*fleet.LimitLoad // of keys
+	padding  int                         // of statements of keys, in bytes
+	crash    bool                        // Admit panics
 	log      bytes.Buffer
 }
 
@@ -115,6 +117,7 @@ func worldOn(t *testing.T, config store.Config) *world {
 		Confirmed: func(time.Time) bool { return !w.blind },
 		Running:   func() []fleet.ActiveCall { return w.uses },
 		Queued:    func(*fleet.Machine) int { return w.queued },
+		KeyLoad:   func(key string) *fleet.LimitLoad { return w.loads[key] },
 		Trace:     db.Trace,
 		Log:       slog.New(slog.NewTextHandler(&w.log, nil)),
 	})
@@ -257,6 +260,7 @@ func TestWhatIsAdasIsNotEves(t *testing.T) {
 		"DELETE /api/groups/{group}/admins/{member}":  {{"eve", "/api/groups/lab/admins/ada", "", 404}, {"bob", "/api/groups/lab/admins/ada", "", 403}},
 		"GET /api/keys":                               {{"eve", "/api/keys", "", 200}},
 		"DELETE /api/keys/{key}":                      {{"eve", "/api/keys/" + key.ID, "", 404}, {"bob", "/api/keys/none", "", 404}},
+		"POST /api/keys/{key}/limit":                  {{"eve", "/api/keys/" + key.ID + "/limit", `{"per_day":1}`, 404}, {"bob", "/api/keys/none/limit", `{"per_day":1}`, 404}, {"ada", "/api/keys/" + key.ID + "/limit", `{"per_day":-1}`, 400}},
 		"GET /api/machines":                           {{"eve", "/api/machines", "", 200}, {"bob", "/api/machines", "", 200}},
 		"DELETE /api/machines/{machine}":              {{"eve", machine, "", 404}, {"bob", machine, "", 404}, {"eve", "/api/machines/none", "", 404}},
 		"POST /api/machines/{machine}/name":           {{"eve", machine + "/name", `{"name":"mine"}`, 404}, {"bob", machine + "/name", `{"name":"mine"}`, 404}, {"ada", machine + "/name", `{"name":"a/b"}`, 400}},
@@ -271,6 +275,7 @@ func TestWhatIsAdasIsNotEves(t *testing.T) {
 		"POST /api/groups/{group}/machines":           {{"eve", "/api/groups/lab/machines", `{"owner":"ada","machine":"box","rule":"excluded"}`, 404}, {"bob", "/api/groups/lab/machines", `{"owner":"ada","machine":"box","rule":"excluded"}`, 403}, {"ada", "/api/groups/lab/machines", `{"owner":"eve","machine":"box","rule":"pinned"}`, 404}},
 		"GET /api/machines/{machine}/models":          {{"eve", machine + "/models", "", 404}, {"bob", machine + "/models", "", 404}},
 		"POST /api/machines/{machine}/models":         {{"eve", machine + "/models", `{"act":"remove","model":"words"}`, 404}, {"bob", machine + "/models", `{"act":"pull","model":"words"}`, 404}},
+		"POST /api/machines/{machine}/show":           {{"eve", machine + "/show", `{"shown":true}`, 404}},
 		"POST /api/machines/{machine}/keep-out":       {{"eve", machine + "/keep-out", `{"all":true}`, 404}, {"bob", machine + "/keep-out", `{"group":"lab","undo":true}`, 404}, {"ada", machine + "/keep-out", `{"group":"none"}`, 404}},
 	}
 	check(t, w.db.SaveTraces(t.Context(), []account.Trace{{CallID: "req_adas", MemberID: w.members["ada"].ID, Started: time.Now(), Model: "secret-model"}}, time.Now()))
@@ -744,6 +749,45 @@ func TestKeysForInference(t *testing.T) {
 	if diff := cmp.Diff(before, w.adas(), cmp.AllowUnexported(response{})); diff != "" {
 		t.Errorf("it changed what is ada's:\n%s", diff)
 	}
+}
+
+// TestLimitKey checks that a key's calls a day are changed and ended, and that the count
+// of today's calls is the larger of the database's and this hub's.
+func TestLimitKey(t *testing.T) {
+	w := newWorld(t)
+	now := time.Now()
+	key := account.Key{ID: account.NewID("key_"), MemberID: w.members["ada"].ID, Name: "k", Region: "home", Reach: account.ReachAll, Hash: [32]byte{2}, Created: now, PerDay: 9}
+	check(t, w.db.CreateKey(t.Context(), key))
+	for i, machine := range []string{"", w.machine.ID, w.machine.ID} {
+		check(t, w.db.RecordUsage(t.Context(), []account.Usage{{
+			CallID: fmt.Sprint("req_", i), Attempt: 1, Started: now, MemberID: key.MemberID, KeyID: key.ID, MachineID: machine, OwnerID: key.MemberID, Model: "m",
+		}}))
+	}
+	list := func() Key {
+		t.Helper()
+		return good[List[Key]](w, "ada", "GET", "/api/keys", "").Data[0]
+	}
+	if k := list(); k.PerDay != 9 || k.Today != 2 || k.Calls != 3 || k.Spent() {
+		t.Errorf("the key is %+v", k)
+	}
+	at := "/api/keys/" + key.ID + "/limit"
+	if k := good[Key](w, "ada", "POST", at, `{"per_day":2}`); k.ID != key.ID || k.PerDay != 2 || !k.Spent() || w.changed == 0 {
+		t.Errorf("with the limit of 2 it is %+v", k)
+	}
+	w.loads = map[string]*fleet.LimitLoad{key.ID: fleet.NewLimitLoad(now, 5)}
+	assert.Equal(t, list().Today, int64(5), "with calls that run")
+	for _, body := range []string{`{"per_day":null}`, `{"per_day":0}`} {
+		good[Key](w, "ada", "POST", at, `{"per_day":1000000}`)
+		if k := good[Key](w, "ada", "POST", at, body); k.PerDay != 0 || list().PerDay != 0 {
+			t.Errorf("after %s it is %+v", body, k)
+		}
+	}
+	for body, says := range map[string]string{`{}`: "per_day is missing", `{"per_day":1000001}`: "1 to 1000000", `{"per_day":-1}`: "0 for no limit"} {
+		got := w.ask("ada", "POST", at, body)
+		assert.That(t, got.status == 400 && strings.Contains(got.body, says), body, got)
+	}
+	check(t, w.db.RevokeKey(t.Context(), key.ID, now))
+	assert.Equal(t, w.ask("ada", "POST", at, `{"per_day":1}`).status, 404, "of a revoked key")
 }
 
 // A list has the statements of the machines with keys, and none that is too long.

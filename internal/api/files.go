@@ -109,6 +109,10 @@ func (a *API) actOnFiles(ctx context.Context, m account.Machine, act fleet.FileA
 	refused, isRefused := errors.AsType[fleet.FileRefusal](err)
 	switch {
 	case err == nil:
+		if files.Gauges != nil {
+			gauges := files.Gauges.Checked()
+			files.Gauges = &gauges
+		}
 		return MachineFiles{m.Name, files}, nil
 	case errors.Is(err, fleet.ErrNotConnected):
 		err = fault.New(fault.MachineOffline, "machine %q is not connected: manage its models there, or once it is", m.Name)

@@ -45,6 +45,11 @@ type Machine struct {
 	// Groups are the only groups that the machine serves, as configured there; absent: all
 	// groups of its owner.
 	Groups []string `json:"groups,omitzero"`
+	// Facts describe its computer and programs, as of LastSeen; absent: unknown.
+	Facts *fleet.MachineFacts `json:"facts,omitzero"`
+	// Class is what others see of Facts if ShowsClass is true: the sizes of GPUs and memory.
+	Class      string `json:"class,omitzero"`
+	ShowsClass bool   `json:"shows_class"`
 	// Sealed reports that calls can be sealed for it now (spec/sealed.md).
 	Sealed   bool      `json:"sealed"`
 	Created  time.Time `json:"created"`
@@ -53,9 +58,10 @@ type Machine struct {
 
 // MachineModel is a model that a machine offers.
 type MachineModel struct {
-	ID            fleet.ModelID `json:"id"`
-	ContextLength int           `json:"context_length,omitzero"`
-	Slots         int           `json:"slots,omitzero"` // 0: limited only by the machine's slots
+	ID fleet.ModelID `json:"id"`
+	fleet.ModelFacts
+	ContextLength int `json:"context_length,omitzero"`
+	Slots         int `json:"slots,omitzero"` // 0: limited only by the machine's slots
 	// FirstTokenMS is the median of the recent times to the first token, in milliseconds,
 	// as measured by the hub; absent: not measured yet.
 	FirstTokenMS int64 `json:"first_token_ms,omitzero"`
@@ -78,7 +84,7 @@ func (a *API) LiveMachine(live *fleet.Machine, now time.Time) Machine {
 
 func viewMachine(record account.Machine, live *fleet.Machine, now time.Time) Machine {
 	v := Machine{
-		ID: record.ID, Name: record.Name, KeptOut: record.KeptOut, Created: record.Created, LastSeen: record.LastSeen,
+		ID: record.ID, Name: record.Name, KeptOut: record.KeptOut, ShowsClass: record.ShowsClass, Created: record.Created, LastSeen: record.LastSeen,
 		Models: []MachineModel{},
 	}
 	if live == nil {
@@ -87,6 +93,9 @@ func viewMachine(record account.Machine, live *fleet.Machine, now time.Time) Mac
 	v.Online, v.Paused, v.Hours, v.Timezone = live.Online, live.Paused, live.Hours.String(), live.Hours.Zone()
 	v.ZoneUnknown, v.Sealed = !live.Hours.ZoneKnown(), len(live.Seals) > 0
 	v.Groups = live.Groups
+	if v.Facts = live.Facts; v.Facts != nil {
+		v.Class = v.Facts.Class()
+	}
 	if live.Online && live.Paused {
 		v.PausedUntil = live.PausedUntil
 	}
@@ -95,7 +104,7 @@ func viewMachine(record account.Machine, live *fleet.Machine, now time.Time) Mac
 		v.LastSeen = now.UTC()
 	}
 	for _, o := range live.Offers {
-		model := MachineModel{ID: o.ID, ContextLength: o.ContextLength, Slots: o.Slots}
+		model := MachineModel{ID: o.ID, ModelFacts: o.Facts, ContextLength: o.ContextLength, Slots: o.Slots}
 		model.FirstTokenMS, model.TokensPerSecond = measured(o.Load.LatestSpeed())
 		v.Models = append(v.Models, model)
 	}
@@ -391,6 +400,27 @@ func (a *API) keepMachineOut(ctx context.Context, c fleet.Caller, in KeepOut) (K
 		answer.Cut = a.cut(func(s *fleet.Snapshot, u fleet.ActiveCall) bool { return string(u.Machine.ID) == m.ID && ends(s, u) })
 	}
 	return answer, a.DB.KeepOutOwn(ctx, string(c.Member), group.ID, m.ID, !in.Undo)
+}
+
+// ShowClass is whether others see the class of a machine.
+type ShowClass struct {
+	Machine string `json:"-" path:"machine"`
+	Shown   bool   `json:"shown,omitzero"` // false: it is hidden
+}
+
+// showClass sets whether those who reach one of the caller's machines see the sizes of its
+// GPUs and memory.
+func (a *API) showClass(ctx context.Context, c fleet.Caller, in ShowClass) (MachineAct, error) {
+	m, err := a.ownMachine(ctx, c, in.Machine)
+	if err != nil {
+		return MachineAct{}, err
+	}
+	state := "hidden"
+	if in.Shown {
+		state = "shown"
+	}
+	err = a.DB.ShowClass(ctx, string(c.Member), m.ID, in.Shown)
+	return MachineAct{ID: m.ID, Name: m.Name, State: state}, NotFound(err, "machine %q was revoked", m.Name)
 }
 
 // MintMachine creates a machine without an owner, and its credential.

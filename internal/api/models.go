@@ -20,6 +20,9 @@ type Model struct {
 	Owner         string        `json:"owner"`    // owner of the machine that would serve it best
 	Chat          bool          `json:"chat"`     // can be used for chat
 	Machines      int           `json:"machines"` // number of machines in reach that offer it
+	// Variants are what machines in reach that offer it report, connected or not; those that
+	// are best available first.
+	Variants []ModelVariant `json:"variants"`
 }
 
 // Whose describes the machines that would serve the model, for display after its id.
@@ -64,6 +67,7 @@ func FirstChoice(models []Model) *Model {
 // to itself, but it belongs to the account.
 func (a *API) listModels(ctx context.Context, c fleet.Caller, _ None) (List[Model], error) {
 	models, err := a.Models(ctx, c)
+	a.AddVariants(models, c)
 	return listOf(models), err
 }
 

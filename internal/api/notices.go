@@ -208,24 +208,32 @@ func offlineNotice(m account.OfflineMachine) account.Notice {
 }
 
 func endingNotice(k account.EndingKey) account.Notice {
-	name := "The key " + k.Name
-	if k.Name == "" {
-		name = "The key that ends in " + k.LastFour
-	}
 	return account.Notice{
 		MemberID: k.MemberID, Kind: account.NoticeEnding, Subject: k.ID, Occasion: k.Expires,
-		Text: name + " stops working on " + Moment(k.Expires, time.Time{}) + ".",
+		Text: keyText(k.Name, k.LastFour) + " stops working on " + Moment(k.Expires, time.Time{}) + ".",
 	}
 }
 
+// keyText returns the words for a key that begin a sentence.
+func keyText(name, lastFour string) string {
+	if name == "" {
+		return "The key that ends in " + lastFour
+	}
+	return "The key " + name
+}
+
 // spentNotices returns the notices for the owner and, for a share, for the member who
-// used it up.
+// used it up. For a key it is the key's member.
 func spentNotices(s account.SpentLimit, now time.Time) []account.Notice {
 	calls := "calls"
 	if s.PerDay == 1 {
 		calls = "call"
 	}
-	n := account.Notice{MemberID: s.OwnerID, Kind: account.NoticeSpent, Subject: cmp.Or(s.ShareID, s.GroupID), Occasion: now.UTC().Truncate(24 * time.Hour)}
+	n := account.Notice{MemberID: s.OwnerID, Kind: account.NoticeSpent, Subject: cmp.Or(s.ShareID, s.GroupID, s.KeyID), Occasion: now.UTC().Truncate(24 * time.Hour)}
+	if s.KeyID != "" {
+		n.Text = fmt.Sprintf("%s has used up its %s %s a day, until 00:00 UTC.", keyText(s.Key, s.LastFour), Number(s.PerDay), calls)
+		return []account.Notice{n}
+	}
 	if s.ShareID == "" {
 		n.Text = fmt.Sprintf("The members of %s have used up the %s %s a day that you allow the group.", s.Group, Number(s.PerDay), calls)
 		return []account.Notice{n}

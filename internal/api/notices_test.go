@@ -30,12 +30,13 @@ func testNoteWhatIsDue(t *testing.T, w *world) {
 		w.members[name] = m
 	}
 	check(t, w.db.SaveOffers(ctx, w.machine.ID, []byte("{}"), now.Add(-2*time.Hour)))
+	perDay := map[string]int{"far": 2, "": 1, "short": 2}
 	for name, key := range map[string]struct{ created, expires time.Time }{
 		"soon": {now.AddDate(0, 0, -90), now.AddDate(0, 0, 6)}, "": {now.AddDate(0, 0, -90), now.AddDate(0, 0, 5)},
 		"far": {now.AddDate(0, 0, -90), now.AddDate(0, 0, 8)}, "short": {now, now.AddDate(0, 0, 6)}, "no end": {created: now},
 	} {
 		check(t, w.db.CreateKey(ctx, account.Key{
-			ID: account.NewID("key_"), MemberID: w.members["bob"].ID, Name: name, LastFour: "wxyz", Region: "home", Reach: account.ReachAll, Hash: [32]byte{byte(len(name))}, Created: key.created, Expires: key.expires,
+			ID: "key_" + name, MemberID: w.members["bob"].ID, Name: name, PerDay: perDay[name], LastFour: "wxyz", Region: "home", Reach: account.ReachAll, Hash: [32]byte{byte(len(name))}, Created: key.created, Expires: key.expires,
 		}))
 	}
 	good[anything](w, "ada", "POST", "/api/shares", `{"with":"eve","per_day":1}`)
@@ -48,6 +49,7 @@ func testNoteWhatIsDue(t *testing.T, w *world) {
 	for i, call := range []account.Usage{{MemberID: w.members["eve"].ID}, {MemberID: w.members["bob"].ID, GroupID: labs}, {MemberID: w.members["bob"].ID, GroupID: labs}} {
 		call.CallID, call.Attempt, call.Started = account.NewID("req_"), 1+i, now
 		call.OwnerID, call.MachineID, call.Model = w.members["ada"].ID, w.machine.ID, "tiny"
+		call.KeyID = [...]string{"key_short", "key_far", "key_far"}[i]
 		check(t, w.db.RecordUsage(ctx, []account.Usage{call}))
 	}
 
@@ -74,7 +76,7 @@ func testNoteWhatIsDue(t *testing.T, w *world) {
 		check(t, w.api.NoteWhatIsDue(ctx, now, true))
 	}
 	want("ada", append(spent[:1:1], "box has been offline for more than an hour.", spent[1])...)
-	want("bob", "The key soon stops working on "+now.AddDate(0, 0, 6).UTC().Format("2 Jan 2006 15:04 UTC")+".", "The key that ends in wxyz stops working on "+now.AddDate(0, 0, 5).UTC().Format("2 Jan 2006 15:04 UTC")+".")
+	want("bob", "The key far has used up its 2 calls a day, until 00:00 UTC.", "The key soon stops working on "+now.AddDate(0, 0, 6).UTC().Format("2 Jan 2006 15:04 UTC")+".", "The key that ends in wxyz stops working on "+now.AddDate(0, 0, 5).UTC().Format("2 Jan 2006 15:04 UTC")+".")
 	want("eve", "You have used up the 1 call a day that ada allows you, until 00:00 UTC.")
 	want("new")
 	if w.db.MakesBackups() {

@@ -158,13 +158,13 @@ func TestOpenAPI(t *testing.T) {
 		{"ada", "POST", "/api/notices/off", `{"site":["joined"],"mail":null}`}, {"ada", "GET", "/api/notices/off", ""}, {"ada", "POST", "/api/groups/lab/admins", `{"member":"bob"}`},
 		{"ada", "POST", "/api/groups/lab/machines", `{"owner":"ada","machine":"box","rule":"pinned"}`},
 		{"bob", "POST", "/api/groups/all/join", ""}, {"bob", "POST", "/api/groups/all/limits", `{"models":["none"],"hours":null,"per_day":3}`}, {"bob", "POST", "/api/groups/all/leave", ""},
-		{"ada", "POST", machine + "/keep-out", `{"group":"lab"}`}, {"ada", "POST", machine + "/keep-out", `{"all":true,"undo":true}`}, {"ada", "GET", "/api/groups", ""},
+		{"ada", "POST", machine + "/show", `{"shown":true}`}, {"ada", "POST", machine + "/keep-out", `{"group":"lab"}`}, {"ada", "POST", machine + "/keep-out", `{"all":true,"undo":true}`}, {"ada", "GET", "/api/groups", ""},
 		{"ada", "DELETE", "/api/groups/lab/admins/bob", ""}, {"ada", "DELETE", "/api/groups/lab/members/bob", ""}, {"ada", "DELETE", "/api/groups/lab", ""},
 		{"ada", "POST", machine + "/name", `{"name":"desk"}`}, {"ada", "POST", machine + "/control", `{"paused":true,"hours":"","timezone":"UTC","slots":2}`},
 		{"ada", "GET", "/api/machines", ""}, {"ada", "GET", machine + "/usage", ""}, {"ada", "GET", machine + "/seal", ""}, {"ada", "GET", "/api/seals?model=tiny", ""}, {"ada", "GET", "/api/requests", ""}, {"ada", "GET", "/api/why?model=tiny", ""}, {"bob", "GET", "/api/why?model=tiny", ""},
 		{"ada", "GET", "/api/machines", ""}, {"ada", "GET", machine + "/usage", ""}, {"ada", "GET", machine + "/models", ""}, {"ada", "POST", machine + "/models", `{"act":"load","model":"words"}`}, {"ada", "GET", "/api/requests", ""}, {"ada", "GET", "/api/why?model=tiny", ""}, {"bob", "GET", "/api/why?model=tiny", ""},
 		{"ada", "GET", "/api/why/req_1", ""}, {"ada", "GET", "/api/usage?days=7", ""},
-		{"ada", "DELETE", "/api/keys/" + key.ID, ""}, {"ada", "DELETE", machine, ""},
+		{"ada", "POST", "/api/keys/" + key.ID + "/limit", `{"per_day":9}`}, {"ada", "DELETE", "/api/keys/" + key.ID, ""}, {"ada", "DELETE", machine, ""},
 	} {
 		path, body := strings.Replace(step.path, "INVITE", invite.ID, 1), step.body
 		if body == "CODE" {

@@ -281,6 +281,8 @@ type OperatorMachine struct {
 	Created  time.Time `json:"created"`
 	LastSeen time.Time `json:"last_seen,omitzero"`
 	Revoked  time.Time `json:"revoked,omitzero"`
+	// Facts describe its computer and programs, as of LastSeen; absent: unknown.
+	Facts *fleet.MachineFacts `json:"facts,omitzero"`
 }
 
 func (a *API) operatorListMachines(ctx context.Context, _ fleet.Caller, in OfMember) ([]OperatorMachine, error) {
@@ -294,8 +296,14 @@ func (a *API) operatorListMachines(ctx context.Context, _ fleet.Caller, in OfMem
 	machines, err := a.DB.Machines(ctx, owner.ID)
 	snapshot := a.Snapshot()
 	return views(machines, func(m account.Machine) OperatorMachine {
-		live := snapshot.Machine(fleet.MachineID(m.ID))
-		return OperatorMachine{m.ID, m.Name, m.OwnerName, m.Region, live != nil && live.Online, a.Home(fleet.MachineID(m.ID)), m.Created, m.LastSeen, m.Revoked}
+		v := OperatorMachine{
+			ID: m.ID, Name: m.Name, Owner: m.OwnerName, Region: m.Region, Node: a.Home(fleet.MachineID(m.ID)),
+			Created: m.Created, LastSeen: m.LastSeen, Revoked: m.Revoked,
+		}
+		if live := snapshot.Machine(fleet.MachineID(m.ID)); live != nil {
+			v.Online, v.Facts = live.Online, live.Facts
+		}
+		return v
 	}), err
 }
 

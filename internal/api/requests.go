@@ -44,7 +44,16 @@ type WhyMachine struct {
 	// none.
 	Limits *Limits `json:"limits,omitzero"`
 	State  string  `json:"state"`
-	Order  int     `json:"order,omitzero"` // position in the order of attempts, from 1; 0: it would not be tried
+	// Opens is when it opens for the caller, if it is outside its hours or those of the
+	// limits; absent: it is not, or never opens. LastSeen is set while it is offline.
+	Opens    time.Time `json:"opens,omitzero"`
+	LastSeen time.Time `json:"last_seen,omitzero"`
+	// Class is the sizes of its GPUs and memory, if its owner shows them.
+	Class string `json:"class,omitzero"`
+	// The facts and the context length of the model there, as its engine reports them.
+	fleet.ModelFacts
+	ContextLength int `json:"context_length,omitzero"`
+	Order         int `json:"order,omitzero"` // position in the order of attempts, from 1; 0: it would not be tried
 	// FirstTokenMS and TokensPerSecond are the hub's measurements for calls of the
 	// caller's circle (spec/routing.md#circles); absent: none yet.
 	FirstTokenMS    int64   `json:"first_token_ms,omitzero"`
@@ -115,6 +124,14 @@ func explain(s *fleet.Snapshot, ask fleet.Query) (Why, *fault.Fault) {
 		m.Limits = LimitsInForce(seen.Limits)
 		if seen.Offer != nil {
 			m.FirstTokenMS, m.TokensPerSecond = measured(seen.Offer.Load.Speed(seen.Circle()))
+			m.ModelFacts, m.ContextLength = seen.Offer.Facts, seen.Offer.ContextLength
+		}
+		m.Class = classFor(seen.Machine, seen.Class)
+		if seen.State == fleet.OutsideHours {
+			m.Opens = seen.Opens(ask.Now)
+		}
+		if !seen.Machine.Online {
+			m.LastSeen = seen.Machine.LastSeen
 		}
 		m.Order = 1 + slices.IndexFunc(d.Candidates, func(c fleet.Candidate) bool { return c.Machine.ID == seen.Machine.ID })
 		w.Machines = append(w.Machines, m)

@@ -44,6 +44,7 @@ var (
 	SwitchNotices = member("POST /api/notices/off", "Switch off kinds of notices. A list that is absent stays; null switches all on.", (*API).switchNotices)
 
 	ListKeys  = member("GET /api/keys", "List your API keys. Revoked ones are listed too, the newest key first. Keys are made on the site, and by kith keys create.", (*API).listKeys)
+	LimitKey  = member("POST /api/keys/{key}/limit", "Limit the calls a day of a key. It holds everywhere within 5 seconds, for calls that begin then; null ends the limit.", (*API).limitKey)
 	RevokeKey = member("DELETE /api/keys/{key}", "Revoke a key. It is refused everywhere within 5 seconds.", (*API).revokeKey)
 
 	ListMachines   = member("GET /api/machines", "List your machines.", (*API).listMachines)
@@ -57,6 +58,8 @@ var (
 	ChangeFiles = owner("POST /api/machines/{machine}/models",
 		"Pull, remove, load or unload a model on your connected machine. A pull goes on there until it is complete or canceled. You are notified of each act.",
 		(*API).changeFiles)
+	ShowMachineClass = member("POST /api/machines/{machine}/show",
+		"Show or hide the class of a machine. Those who reach the machine see the sizes of its GPUs and memory if it is shown; you and the operators see more in either case.", (*API).showClass)
 	KeepMachineOut = member("POST /api/machines/{machine}/keep-out", "Keep a machine out of a group or of all. The same route lets it in again.", (*API).keepMachineOut)
 
 	ListSeals = caller("GET /api/seals", "List the machines that calls for a model can be sealed for. Those that a call would try first come first; what the call would be refused, the list is.", (*API).listSeals)

@@ -151,6 +151,7 @@ func (o *operator) keys() *cobra.Command {
 	create.Flags().StringVar((*string)(&in.Reach), "reach", "all", "what it reaches: all, shared (own and shared) or own")
 	create.Flags().BoolVar(&in.Manage, "manage", false, "let it manage the member's account, beside inference")
 	create.Flags().StringVar(&in.Expires, "expires", "", "when it ends: after a time like 90d or 12h, or at a time like 2027-01-31T18:00:00Z (default: never)")
+	create.Flags().IntVar(&in.PerDay, "per-day", 0, "maximum calls per day (UTC); 0 is no limit")
 	requiring(create, "member")
 
 	var member string

@@ -117,7 +117,8 @@ func (a *app) runDevDaemon(ctx context.Context, data string, hubs []string, engi
 	}
 	a.progress("starting the engine and the daemon")
 	m := &daemonProcess{config: engines.config, engines: engines, flag: "--local", log: engines.log}
-	hasEngine := engines.builtinOnly || llamaserver.Find(ctx) != ""
+	server, _ := llamaserver.Find(ctx)
+	hasEngine := engines.builtinOnly || server != ""
 	if hasEngine {
 		if _, err := llama.Tiny(filepath.Join(data, "models")); err != nil {
 			return err

@@ -312,7 +312,8 @@ func (d *doctor) engines(ctx context.Context, config *daemonFile, status daemon.
 	found, models := status.Engines, len(status.Models)
 	if !running {
 		files, _ := modelFiles(config.Engine.Models) // folders has reported unreadable ones
-		if llama.Available() == nil && config.Engine.Builtin || llamaserver.Find(ctx) != "" {
+		server, _ := llamaserver.Find(ctx)
+		if llama.Available() == nil && config.Engine.Builtin || server != "" {
 			models = len(files)
 		}
 		m := &daemonProcess{config: config, log: slog.New(slog.DiscardHandler)}

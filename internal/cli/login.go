@@ -293,12 +293,13 @@ func (c *client) postForm(ctx context.Context, path string, form url.Values, out
 func (a *app) keys() *cobra.Command {
 	var name, reach, region, expires, hub string
 	var manage bool
+	var perDay int
 	create := command("kith keys create", func(ctx context.Context, _ []string) error {
 		address, err := a.hubToAsk(hub)
 		if err != nil {
 			return err
 		}
-		form := url.Values{"scope": {"key"}, "name": {cmp.Or(name, "kith keys")}, "reach": {reach}, "region": {region}, "expires": {expires}, "manage": {strconv.FormatBool(manage)}}
+		form := url.Values{"scope": {"key"}, "name": {cmp.Or(name, "kith keys")}, "reach": {reach}, "region": {region}, "expires": {expires}, "manage": {strconv.FormatBool(manage)}, "per_day": {strconv.Itoa(perDay)}}
 		made, err := a.approved(ctx, toHub(address, ""), "create the key", form)
 		if err != nil {
 			return err
@@ -320,23 +321,52 @@ func (a *app) keys() *cobra.Command {
 	create.Flags().BoolVar(&manage, "manage", false, "let it manage the account, beside inference: shares, groups, machines, keys")
 	create.Flags().StringVar(&region, "region", "", "the region whose machines it reaches (default: that of the hub)")
 	create.Flags().StringVar(&expires, "expires", "", "when it ends: after a time like 90d or 12h, or at a time like 2027-01-31T18:00:00Z (default: never)")
+	create.Flags().IntVar(&perDay, "per-day", 0, "maximum calls per day (UTC); 0 is no limit")
 	create.Flags().StringVar(&hub, "hub", "", "the hub's address (default: the one this machine is signed in to)")
 	list := command("kith keys list", func(ctx context.Context, _ []string) error {
 		return ask(ctx, a.account("list the keys"), api.ListKeys.With(api.None{}), func(l api.List[api.Key]) { a.keyTable(l.Data) })
 	})
+	var calls string
+	limit := command("kith keys limit", func(ctx context.Context, args []string) error {
+		in := api.KeyLimit{Key: args[0], PerDay: api.End[int]()}
+		if calls != noLimit {
+			n, err := strconv.Atoi(calls)
+			if err != nil || n < 0 {
+				return wrongUse("cannot limit to --per-day %.20q; give a number from 1, or none for no limit; to let the key make no call, use `kith keys revoke`", calls)
+			}
+			in.PerDay = api.Give(n)
+		}
+		return ask(ctx, a.account("limit the key"), api.LimitKey.With(in), func(k api.Key) {
+			if k.PerDay == 0 {
+				a.say("key %s has no limit of calls a day\n", strong(k.ID))
+				return
+			}
+			a.say("key %s is limited by the day (UTC): %s calls are used today\n", strong(k.ID), today(k))
+		})
+	})
+	limit.Flags().StringVar(&calls, "per-day", "", `maximum calls per day (UTC); "none" removes the limit`)
+	requiring(limit, "per-day")
 	revoke := command("kith keys revoke", func(ctx context.Context, args []string) error {
 		return confirm(ctx, a.account("revoke the key"), api.RevokeKey.With(api.KeyID{Key: args[0]}),
 			"key %s revoked: it is refused everywhere within 5 s", strong(args[0]))
 	})
-	return group("kith keys", create, list, revoke)
+	return group("kith keys", create, list, limit, revoke)
+}
+
+// today returns how many calls of the day a key has used, and of how many: "3 of 100".
+func today(k api.Key) string {
+	if k.PerDay == 0 {
+		return api.Number(k.Today)
+	}
+	return api.Number(k.Today) + " of " + api.Number(k.PerDay)
 }
 
 func (a *app) keyTable(keys []api.Key) {
 	scope := map[bool]string{false: "inference", true: "manage"}
-	a.table("KEY NAME SECRET REGION REACH SCOPE STATE EXPIRES USED CALLS-30D BASE-URL", convert(keys, func(k api.Key) []string {
+	a.table("KEY NAME SECRET REGION REACH SCOPE STATE EXPIRES USED TODAY CALLS-30D BASE-URL", convert(keys, func(k api.Key) []string {
 		return []string{
 			k.ID, k.Name, "…" + k.LastFour, k.Region, string(k.Reach), scope[k.Manage], k.State, moment(k.Expires), moment(k.LastUsed),
-			short(k.Calls), k.BaseURL,
+			today(k), short(k.Calls), k.BaseURL,
 		}
 	}))
 }

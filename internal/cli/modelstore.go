@@ -84,9 +84,10 @@ func (c *daemonFile) pullFolder() string {
 
 // localSource returns the source of models for commands on this machine.
 func localSource(ctx context.Context) *pull.Source {
+	server, _ := llamaserver.Find(ctx)
 	return &pull.Source{
 		Endpoint: os.Getenv("HF_ENDPOINT"), Token: os.Getenv("HF_TOKEN"), Client: pull.NewClient(),
-		Images: llamaserver.Find(ctx) != "",
+		Images: server != "",
 	}
 }
 

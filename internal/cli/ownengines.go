@@ -50,6 +50,7 @@ type ownEngines struct {
 	secrets    secrets
 	files      []modelFile
 	pool       *llamaserver.Pool // nil: there is no llama-server, or no file yet
+	version    string            // of the llama-server; "" if unknown
 	supervisor *llama.Supervisor // nil: the same for the built-in engine
 	failed     chan error        // why the built-in engine is not running
 	// For other goroutines: what pool and supervisor are once they are set.
@@ -58,7 +59,8 @@ type ownEngines struct {
 	failure     atomic.Pointer[error]
 	changed     chan struct{}   // buffered: the result of all has changed
 	said        map[string]bool // problems that were already logged
-	lookNow     chan struct{}   // buffered: read the folders
+	facts       map[modelFile]llamaserver.Facts
+	lookNow     chan struct{} // buffered: read the folders
 }
 
 func newOwnEngines(config *daemonFile, builtinOnly bool, log *slog.Logger) *ownEngines {
@@ -115,7 +117,7 @@ func (o *ownEngines) start(ctx context.Context, group *errgroup.Group) {
 	settings := o.config.Engine
 	program := ""
 	if !o.builtinOnly {
-		program = llamaserver.Find(ctx)
+		program, o.version = llamaserver.Find(ctx)
 	}
 	if program != "" {
 		computer := thisComputer()
@@ -124,7 +126,7 @@ func (o *ownEngines) start(ctx context.Context, group *errgroup.Group) {
 			IdleUnload: settings.IdleUnload.Duration, Log: o.log,
 			RAM: func() llamaserver.Memory { return llamaserver.Memory(computer.RAM(ctx)) },
 			GPUs: func(ctx context.Context) []llamaserver.Memory {
-				return convert(computer.GPUs(ctx), func(card host.Memory) llamaserver.Memory { return llamaserver.Memory(card) })
+				return convert(computer.GPUs(ctx), func(card host.GPU) llamaserver.Memory { return llamaserver.Memory(card.Memory) })
 			},
 		})
 		o.startedPool.Store(o.pool)
@@ -184,7 +186,7 @@ func (o *ownEngines) all() []*engine.Engine {
 	var all []*engine.Engine
 	if o.pool != nil {
 		for _, s := range o.pool.Servers() {
-			all = append(all, engine.Server(s, func() engine.Model { return serverModel(s.Model()) }, s.Problem))
+			all = append(all, engine.Server(s, o.version, func() engine.Model { return serverModel(s.Model()) }, s.Problem))
 		}
 	}
 	if o.supervisor == nil || o.failure.Load() != nil {
@@ -203,8 +205,27 @@ func (o *ownEngines) all() []*engine.Engine {
 		return all
 	}
 	return append(all, engine.Builtin("built-in engine", o.supervisor.Transport(), engine.BuiltinState{
-		Models: builtinModels(models), Problems: problems, Graphics: engine.Graphics(o.supervisor.Graphics()),
+		Models: o.withFacts(builtinModels(models)), Problems: problems, Graphics: engine.Graphics(o.supervisor.Graphics()),
+		Version: "llama.cpp " + llama.Version,
 	}))
+}
+
+// withFacts adds what the files say of the built-in engine's models. Each file is read once.
+func (o *ownEngines) withFacts(models []engine.Model) []engine.Model {
+	known := o.facts
+	o.facts = make(map[modelFile]llamaserver.Facts, len(o.files))
+	for _, file := range o.files {
+		i := slices.IndexFunc(models, func(m engine.Model) bool { return string(m.ID) == file.ID })
+		if i < 0 {
+			continue
+		}
+		facts, ok := known[file]
+		if !ok {
+			facts, _ = llamaserver.FactsOf(file.Path) // the engine reads more kinds of files
+		}
+		o.facts[file], models[i].ModelFacts = facts, fleet.ModelFacts(facts)
+	}
+	return models
 }
 
 // startingEngine returns the built-in engine before its first worker is ready.
@@ -389,7 +410,7 @@ func builtinFiles(files []modelFile) []llama.ModelFile {
 }
 
 func serverModel(m llamaserver.Model) engine.Model {
-	offer := engine.Model{ID: fleet.ModelID(m.ID), ContextLength: m.ContextLength, Slots: max(m.Slots, 1), Families: []fleet.Family{fleet.Chat}}
+	offer := engine.Model{ID: fleet.ModelID(m.ID), ContextLength: m.ContextLength, Slots: max(m.Slots, 1), Families: []fleet.Family{fleet.Chat}, ModelFacts: fleet.ModelFacts(m.Facts)}
 	if m.Embeddings {
 		offer.Families = []fleet.Family{fleet.Embeddings}
 	}

@@ -163,9 +163,9 @@ func (m *daemonProcess) daemonConfig() daemon.Config {
 		Sealed:      sealed.Mode(cmp.Or(c.Privacy.Sealed.Text, string(defaultSealed))),
 		FilesHere:   !c.Hub.Remote,
 		SharedCache: c.Share.Cache.Text == "all",
-		PowerPolicy: c.powerPolicy(),
-		Log:         m.log,
-		NoBackend:   errors.Is(llama.Available(), llama.ErrNoBackend),
+		Computer:    new(thisComputer()), PowerPolicy: c.powerPolicy(),
+		Log:       m.log,
+		NoBackend: errors.Is(llama.Available(), llama.ErrNoBackend),
 	}
 	if c.RateLimit.Enabled {
 		config.Rate = gateway.Rate{PerSecond: float64(c.RateLimit.RPS), Burst: int(c.RateLimit.Burst)}

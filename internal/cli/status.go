@@ -143,6 +143,7 @@ func (a *app) showStatus(now runningStatus) {
 	if now.Sealed != nil {
 		a.fact("sealed", "%s", sealedText(now.Sealed))
 	}
+	a.showFacts(now.Facts)
 	a.fact("slots", "%d; calls from the hub take %d, your own %d", now.Slots, now.Routed, now.Own)
 	a.fact("sharing", "%s", sharing(now.Sharing, now.Open))
 	if why := zoneUnknown(now.Status); why != "" {
@@ -179,6 +180,33 @@ func (a *app) showStatus(now runningStatus) {
 	}
 }
 
+// showFacts prints what this computer has, as its hub knows it.
+func (a *app) showFacts(facts *fleet.MachineFacts) {
+	if facts == nil { // an older daemon is still running
+		return
+	}
+	var parts []string
+	for _, part := range []string{facts.System, facts.CPU} {
+		if part != "" {
+			parts = append(parts, part)
+		}
+	}
+	if facts.Cores > 0 {
+		parts = append(parts, count(facts.Cores, "core"))
+	}
+	if facts.Memory > 0 {
+		parts = append(parts, gibibytes(facts.Memory)+" memory")
+	}
+	if len(parts) > 0 {
+		a.fact("machine", "%s", strings.Join(parts, ", "))
+	}
+	for _, card := range facts.GPUs {
+		a.fact("gpu", "%s, %s", cmp.Or(card.Name, "a graphics card"), gibibytes(card.Memory))
+	}
+}
+
+func gibibytes(n int64) string { return fmt.Sprintf("%.1f GiB", float64(n)/(1<<30)) }
+
 // showEngines prints the engines and the addresses without a usable engine, except usual
 // ports that nothing listens on.
 func (a *app) showEngines(engines []daemon.EngineStatus) {
@@ -196,7 +224,7 @@ func (a *app) showEngines(engines []daemon.EngineStatus) {
 			if found.Others > 0 {
 				others = "; " + count(found.Others, "call") + " of other programs"
 			}
-			a.fact(label, "%s: %s%s%s", enginePlace(found), count(found.Models, "model"), others, graphicsText(found.Graphics))
+			a.fact(label, "%s: %s%s%s%s", enginePlace(found), count(found.Models, "model"), versionText(found), others, graphicsText(found.Graphics))
 			if found.LeftOut != "" {
 				a.fact("", "left out there: %s", found.LeftOut)
 			}
@@ -220,6 +248,17 @@ func enginePlace(e daemon.EngineStatus) string {
 		return "built-in"
 	}
 	return cmp.Or(e.Name, e.Kind) + " at " + e.Place
+}
+
+// versionText returns an engine's version, to follow the number of its models.
+func versionText(e daemon.EngineStatus) string {
+	switch {
+	case e.Version == "":
+		return ""
+	case e.Kind == "builtin": // it is that of llama.cpp, and names it
+		return ", " + e.Version
+	}
+	return ", version " + e.Version
 }
 
 // connectionText describes the tunnel to the hub for people.

@@ -84,6 +84,14 @@ func (c *Cluster) Used(by *fleet.Candidate) {
 	}
 }
 
+// KeyCounted implements dispatch.Others.
+func (c *Cluster) KeyCounted(key string) { c.uses.countKey(c, key) }
+
+// KeyUsed implements dispatch.Others.
+func (c *Cluster) KeyUsed(key string, load *fleet.LimitLoad) {
+	c.feed.set(limitKey{Key: key}, load, true)
+}
+
 // sendRates sends the callers' use of rates at this node, until ctx ends
 // (spec/peers.md#rates).
 func (c *Cluster) sendRates(ctx context.Context) {
@@ -219,7 +227,7 @@ func (c *Cluster) follow(ctx context.Context, f *followed) {
 		c.readStates(ctx, f, lost)
 		c.parts.Registry.LoseNode(name)
 		c.applyWaiting(name, true, nil)
-		c.parts.Dispatch.OnLimitsFreed(c.uses.lose(c.parts.Registry, name))
+		c.parts.Dispatch.OnLimitsFreed(c.uses.lose(c, name))
 		if ctx.Err() == nil { // otherwise this node is stopping or the other one restarted
 			c.config.Log.Info("another hub node is gone", "node", name)
 		}
@@ -294,7 +302,7 @@ func (c *Cluster) readState(ctx context.Context, f *followed) error {
 // applyLine applies a line of another node's state.
 func (c *Cluster) applyLine(ctx context.Context, f *followed, l *stateLine) error {
 	now, node := time.Now(), &f.peer.node
-	if room := c.uses.apply(c.parts.Registry, node, l.Limits); len(room) > 0 {
+	if room := c.uses.apply(c, node, l.Limits); len(room) > 0 {
 		c.parts.Dispatch.OnLimitsFreed(room)
 	}
 	c.applyWaiting(node.Name, l.Complete, l.Waiting)

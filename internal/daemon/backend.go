@@ -220,6 +220,7 @@ func (d *Daemon) Models(context.Context, fleet.Caller) ([]gateway.Model, error) 
 		models[i] = gateway.Model{
 			ID: fleet.ModelID(o.ID), ContextLength: o.ContextLength, Capabilities: o.Capabilities,
 			Availability: gateway.Ready, Via: fleet.Own, Machines: 1, Created: d.started,
+			Facts: o.ModelFacts,
 		}
 	}
 	return models, nil

@@ -41,6 +41,9 @@ type Status struct {
 	Routed int      `json:"routed"` // running calls of the hub
 	Own    int      `json:"own"`    // running local calls
 
+	// Facts are what the hub learns about this machine.
+	Facts *fleet.MachineFacts `json:"facts"`
+
 	Models []fleet.ModelID `json:"models"`
 	// Lacks is what models cannot do, and why, as far as it is known.
 	Lacks   map[fleet.ModelID]string `json:"lacks,omitempty"`
@@ -247,7 +250,7 @@ func (d *Daemon) Status() Status {
 		Routed: ofHub, Own: local,
 		Yielding: d.admission.ownerOnly(),
 		Models:   []fleet.ModelID{}, Engines: []EngineStatus{},
-		Sealed: d.sealedStatus(),
+		Sealed: d.sealedStatus(), Facts: d.facts(),
 	}
 	for _, e := range *d.offers.own.Load() {
 		s.Engines = append(s.Engines, statusesOf(e)...)
@@ -283,7 +286,7 @@ func (d *Daemon) Status() Status {
 // statusesOf returns the status of an engine run by kith, and of each model that it
 // cannot serve. A process for a single model has the model's name.
 func statusesOf(e *engine.Engine) (all []EngineStatus) {
-	status := EngineStatus{Place: e.Base(), Kind: e.Kind(), Name: e.Name(), Models: len(e.Models()),
+	status := EngineStatus{Place: e.Base(), Kind: e.Kind(), Name: e.Name(), Version: e.Version(), Models: len(e.Models()),
 		Graphics: e.Graphics()}
 	problems := e.Problems()
 	switch models := e.Models(); {

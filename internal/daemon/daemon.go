@@ -96,6 +96,8 @@ type Config struct {
 	// CacheKey makes the names of callers' prompt caches unpredictable. With the same key
 	// they are the same after a restart. Empty means a random one.
 	CacheKey string
+	// Computer is described to the hub and in the status; nil: it is not read.
+	Computer *host.Computer
 	// PowerPolicy configures when this machine pauses automatically.
 	PowerPolicy PowerPolicy
 	// TLS contains additional roots for connections to the hub; nil means the system's.
@@ -138,6 +140,8 @@ type Daemon struct {
 	hubClient              atomic.Pointer[hubClient] // nil: not signed in
 	policy                 atomic.Pointer[policy]
 	fileActs               fileLimits
+	hardware               atomic.Pointer[fleet.MachineFacts] // without engines; nil: not read
+	gauges                 gaugeReader
 	instance               string        // a random id of this process
 	reconnectNow           trigger       // of a new tunnel; see reconnect
 	discoverNow            trigger       // of a check of the engines
@@ -263,6 +267,7 @@ func (d *Daemon) Run(ctx context.Context) error {
 	g.Go(func() error { return d.runSeals(ctx) })
 	g.Go(func() error { return d.endTimedPauses(ctx) })
 	g.Go(func() error { return d.runPowerPolicy(ctx) })
+	g.Go(func() error { return d.runHardware(ctx) })
 	g.Go(func() error { return d.power.wakelock.Run(ctx) })
 	close(d.ready)
 	d.log.Info("the daemon listens", "address", d.base, "engines", len(d.offers.engines()))

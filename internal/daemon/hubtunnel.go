@@ -190,7 +190,7 @@ func (d *Daemon) advertise() (tunnel.Advertisement, <-chan struct{}) {
 	ad := tunnel.Advertisement{
 		Name: d.config.Name, Paused: d.isPaused(sharing), Hours: sharing.Hours, Timezone: sharing.Timezone,
 		Slots: slots, Free: max(0, open-ofHub-local), Local: local + slots - open, Groups: d.policy.Load().groups,
-		Seals: d.sealKeys(),
+		Seals: d.sealKeys(), Facts: d.facts(),
 	}
 	if sharing.Paused {
 		ad.PausedUntil = sharing.Until

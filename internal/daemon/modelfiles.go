@@ -37,7 +37,11 @@ func (d *Daemon) filesForHub() func(context.Context, fleet.FileAct) (fleet.Model
 		if !limit.Allow() {
 			return fleet.ModelFiles{}, errors.New("too many requests for its model files: try again in a moment")
 		}
-		return d.actOnFiles(ctx, act)
+		files, err := d.actOnFiles(ctx, act)
+		if err == nil && act.Act == fleet.ActList && d.config.Computer != nil {
+			files.Gauges = d.gauges.read(ctx, *d.config.Computer)
+		}
+		return files, err
 	}
 }
 

@@ -152,7 +152,7 @@ func (o *offers) models(engines []*engine.Engine) []tunnel.Model {
 			offer := merged[m.ID]
 			if offer == nil {
 				offer = &tunnel.Model{ID: string(m.ID), ContextLength: m.ContextLength,
-					Capabilities: slices.Clone(m.Capabilities), Engine: e.Kind()}
+					Capabilities: slices.Clone(m.Capabilities), Engine: e.Kind(), ModelFacts: m.Checked()}
 				merged[m.ID] = offer
 			}
 			offer.Slots += m.Slots // each engine has its own slots

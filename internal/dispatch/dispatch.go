@@ -39,7 +39,8 @@
 //   - Once a minute the measured speeds of machines are stored and read (RunSpeeds).
 //   - Other nodes' calls wait in the same queues, and run on machines here (guests.go).
 //
-// The number of running and waiting calls of a member is limited (active.go).
+// The number of running and waiting calls of a member is limited (active.go), and so may
+// be the number of calls a day of a key (keydays.go).
 //
 // The rules are those of docs/spec/routing.md: fleet.Route makes the decisions that
 // depend on one moment; this package does everything that takes time.
@@ -113,6 +114,7 @@ type Dispatcher struct {
 	active     activeCalls
 	speeds     speeds
 	turns      turns
+	days       keyDays
 	prefixes   prefix.Memory
 	cacheNames cacheNames
 	key        atomic.Pointer[prefix.Key]  // for fingerprints; nil: none yet
@@ -188,6 +190,14 @@ func (d *Dispatcher) Do(ctx context.Context, call *gateway.Call) (answer *gatewa
 		if d.endRevoked([]*activeCall{c}, time.Now()); ctx.Err() != nil {
 			return nil, context.Cause(ctx)
 		}
+	}
+	if call.Caller.PerDay > 0 {
+		release, err := d.reserveDay(call)
+		if err != nil {
+			return nil, err
+		}
+		end := unregister
+		unregister = func() { release(); end() }
 	}
 	if err := d.readWork(ctx, c); err != nil {
 		return nil, err

@@ -33,6 +33,11 @@ type Others interface {
 	// Used is called when slots of a machine, or room under the limits that apply to the
 	// candidate, have been reserved or released.
 	Used(*fleet.Candidate)
+	// KeyCounted is called when KeyLoad returns the key's count for the first time.
+	KeyCounted(key string)
+	// KeyUsed is called when a call has been counted, or is no longer running, under the
+	// calls a day of a key.
+	KeyUsed(key string, load *fleet.LimitLoad)
 	// Sent is called with a prompt that was sent to a machine, encoded by package prefix.
 	Sent(prompt []byte)
 	// Describe adds to a request for a machine of another node the headers that the node

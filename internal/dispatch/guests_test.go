@@ -27,6 +27,10 @@ func (h *home) Rank(string, int64) uint64 { return 0 }
 
 func (h *home) Used(*fleet.Candidate) {}
 
+func (h *home) KeyCounted(string) {}
+
+func (h *home) KeyUsed(string, *fleet.LimitLoad) {}
+
 func (h *home) Sent([]byte) {}
 
 func (h *home) Describe(*http.Request, *gateway.Call, bool, string) {}

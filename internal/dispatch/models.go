@@ -48,6 +48,7 @@ func ListModels(s *fleet.Snapshot, caller fleet.Caller, now time.Time) []gateway
 					ID: offer.ID, ContextLength: offer.ContextLength, Capabilities: offer.Capabilities,
 					Availability: availability[seen.State], Via: seen.Class, Machines: e.Machines, Created: machine.Created,
 					Owner: machine.OwnerName, Chat: offer.Families&fleet.Families(fleet.Chat) != 0,
+					Facts: offer.Facts,
 				}
 			}
 		}

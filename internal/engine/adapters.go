@@ -33,6 +33,8 @@ func sglangList(p *probe) ([]Model, error) {
 	var server struct {
 		Context int `json:"context_length"`
 		Slots   int `json:"max_running_requests"`
+
+		Quantization optional[string] `json:"quantization"`
 	}
 	if p.get("/get_server_info").into(&server) != nil {
 		_ = p.get("/server_info").into(&server) // optional
@@ -40,10 +42,14 @@ func sglangList(p *probe) ([]Model, error) {
 	generates, _ := p.sglang()
 	return p.each(func(d listed) (Model, bool) {
 		m := chatModel(d.ID, cmp.Or(max(d.MaxModelLen, 0), server.Context))
-		m.Slots = max(server.Slots, 0)
+		m.Slots, m.Quantization = max(server.Slots, 0), server.Quantization.value
 		m.setEmbeds(!generates, generates)
 		return m, true
 	})
+}
+
+func sglangVersion(p *probe) string {
+	return cmp.Or(textIn(p.value("/get_server_info", "version")), textIn(p.value("/server_info", "version")))
 }
 
 func sglangRunning(p *probe) (calls int, known bool) {
@@ -78,9 +84,12 @@ func dockerList(p *probe) ([]Model, error) {
 		if strings.Contains(d.Docker.Architecture, "bert") { // these models only embed
 			m := chatModel(d.ID, d.Docker.Context)
 			m.setEmbeds(true, false)
+			m.Architecture = d.Docker.Architecture
 			return m, true
 		}
-		return p.byName("/engines"+embeddingsPath, d.ID, d.Docker.Context)
+		m, ok := p.byName("/engines"+embeddingsPath, d.ID, d.Docker.Context)
+		m.Architecture = d.Docker.Architecture
+		return m, ok
 	}), nil
 }
 

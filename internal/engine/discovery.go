@@ -41,6 +41,7 @@ type Finding struct {
 	Configured bool   `json:"configured"`         // by the owner, not just a usual port
 	Kind       string `json:"kind,omitempty"`     // of the engine, or ""
 	Name       string `json:"name,omitempty"`     // of the engine, or ""
+	Version    string `json:"version,omitempty"`  // as the engine reports it, or ""
 	Model      string `json:"model,omitempty"`    // the model that cannot be served, for an engine that kith runs
 	Models     int    `json:"models"`             // number of offered models
 	LeftOut    string `json:"left_out,omitempty"` // how many models are not offered, and why, or ""
@@ -283,6 +284,9 @@ func (f *Finder) probe(ctx context.Context, a *address, thorough bool) {
 		a.finding.Why = "it offers no model yet; load one there"
 	default:
 		a.finding.Others = a.load.update(p, k)
+		if k.version != nil {
+			a.finding.Version = k.version(p)
+		}
 		a.answeredAt, a.goneAt = time.Now(), time.Time{}
 	}
 	f.update(a, k, models)
@@ -318,10 +322,13 @@ func (f *Finder) update(a *address, k *kind, models []Model) {
 		return
 	}
 	a.finding.Models = len(models)
-	if a.engine != nil && a.engine.kind == k && slices.EqualFunc(a.engine.models, models, sameModel) {
+	if a.engine != nil && a.engine.kind == k && a.engine.version == a.finding.Version &&
+		slices.EqualFunc(a.engine.models, models, sameModel) {
 		return
 	}
-	a.engine = &Engine{kind: k, name: k.name, base: a.base + k.prefix, rt: f.rt, models: models, load: a.load}
+	a.engine = &Engine{
+		kind: k, name: k.name, version: a.finding.Version, base: a.base + k.prefix, rt: f.rt, models: models, load: a.load,
+	}
 	f.log.Info("engine found", "engine", k.name, "place", a.base, "models", len(models))
 	if a.finding.LeftOut != "" {
 		f.log.Warn("models left out", "engine", k.name, "place", a.base, "why", a.finding.LeftOut)

@@ -22,6 +22,7 @@ import (
 
 	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/enginetest"
+	"github.com/kith/kith/internal/fleet"
 )
 
 var quiet = slog.New(slog.DiscardHandler)
@@ -83,7 +84,7 @@ func describe(f *Finder) string {
 	if found.Kind == "" {
 		found.Kind = "none"
 	}
-	out := found.Kind + "\n"
+	out := strings.TrimSpace(found.Kind+" "+found.Version) + "\n"
 	if found.Why != "" {
 		return out + found.Why + "\n"
 	}
@@ -92,7 +93,11 @@ func describe(f *Finder) string {
 		for _, family := range m.Families {
 			families = append(families, family.String())
 		}
-		out += fmt.Sprintf("%s %s ctx=%d slots=%d %v\n", m.ID, strings.Join(families, ","), m.ContextLength, m.Slots, m.Capabilities)
+		out += fmt.Sprintf("%s %s ctx=%d slots=%d %v", m.ID, strings.Join(families, ","), m.ContextLength, m.Slots, m.Capabilities)
+		if m.ModelFacts != (fleet.ModelFacts{}) {
+			out += fmt.Sprintf(" arch=%s params=%d quant=%s size=%d", m.Architecture, m.Parameters, m.Quantization, m.Size)
+		}
+		out += "\n"
 	}
 	return out
 }

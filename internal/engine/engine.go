@@ -47,6 +47,7 @@ type Model struct {
 	ContextLength int              // in tokens; 0 if unknown
 	Capabilities  []string         // sorted: audio, default_tools, no_tools, thinking, tools, vision
 	Slots         int              // concurrent calls, at least 1
+	fleet.ModelFacts
 
 	// Lacks is what the model cannot do, and why, for the owner; "" if nothing is known.
 	Lacks string
@@ -60,18 +61,19 @@ func (m *Model) Can(capability string) bool { return slices.Contains(m.Capabilit
 func sameModel(m, o Model) bool {
 	return m.ID == o.ID && m.ContextLength == o.ContextLength && m.Slots == o.Slots &&
 		slices.Equal(m.Families, o.Families) && slices.Equal(m.Endpoints, o.Endpoints) &&
-		m.Lacks == o.Lacks && slices.Equal(m.Capabilities, o.Capabilities) && slices.Equal(m.efforts, o.efforts)
+		m.Lacks == o.Lacks && m.ModelFacts == o.ModelFacts && slices.Equal(m.Capabilities, o.Capabilities) && slices.Equal(m.efforts, o.efforts)
 }
 
 // Engine is the state of an engine when it was last checked. It is immutable: if its
 // models change, there is a new Engine. The exception is a Server. It is safe for
 // concurrent use.
 type Engine struct {
-	kind   *kind
-	name   string
-	base   string // URL without a trailing slash and without /v1
-	rt     http.RoundTripper
-	models []Model
+	kind    *kind
+	name    string
+	version string // "" if unknown
+	base    string // URL without a trailing slash and without /v1
+	rt      http.RoundTripper
+	models  []Model
 	// model returns the model of a Server, whose models are nil.
 	model func() Model
 	load  *load
@@ -98,13 +100,14 @@ type BuiltinState struct {
 	// Problems are the reasons why its other models cannot be served.
 	Problems map[fleet.ModelID]string
 	Graphics Graphics
+	Version  string // of llama.cpp
 }
 
 // Builtin returns the built-in engine, which rt connects to.
 func Builtin(name string, rt http.RoundTripper, now BuiltinState) *Engine {
 	return &Engine{
 		kind: &builtin, name: name, base: "http://" + builtin.id, rt: rt, models: now.Models, load: new(load),
-		problems: now.Problems, graphics: &now.Graphics,
+		problems: now.Problems, graphics: &now.Graphics, version: now.Version,
 	}
 }
 
@@ -122,10 +125,12 @@ func Starting(name string, ids []fleet.ModelID, why func() string) *Engine {
 func (e *Engine) Graphics() *Graphics { return e.graphics }
 
 // Server returns the llama-server that kith runs for one model, which rt connects to.
-// model returns what it offers; more details are known once the model is loaded. problem
-// returns why it cannot be used now, or "".
-func Server(rt http.RoundTripper, model func() Model, problem func() string) *Engine {
-	return &Engine{kind: kinds[0], name: "llama-server", base: "http://llama-server", rt: rt, model: model, load: new(load), problem: problem}
+// version is its version, or "". model returns what it offers; more details are known once
+// the model is loaded. problem returns why it cannot be used now, or "".
+func Server(rt http.RoundTripper, version string, model func() Model, problem func() string) *Engine {
+	return &Engine{
+		kind: kinds[0], name: "llama-server", version: version, base: "http://llama-server", rt: rt, model: model, load: new(load), problem: problem,
+	}
 }
 
 // Problem returns why an engine that kith runs cannot be used now, or "".
@@ -160,6 +165,9 @@ func (e *Engine) Kind() string { return e.kind.id }
 
 // Name returns the name of the engine for people.
 func (e *Engine) Name() string { return e.name }
+
+// Version returns the version that the engine reported, or "".
+func (e *Engine) Version() string { return e.version }
 
 // IsUpstream reports whether the engine is an upstream and so not on this machine.
 func (e *Engine) IsUpstream() bool { return e.upstream }

@@ -22,6 +22,8 @@ type kind struct {
 	detect func(p *probe) bool
 	// list returns the engine's models.
 	list func(p *probe) ([]Model, error)
+	// version returns the engine's version, or ""; nil: it reports none.
+	version func(p *probe) string
 	// running returns how many calls the engine runs or queues. If the engine does not
 	// report that, running is nil or known is false.
 	running func(p *probe) (calls int, known bool)
@@ -60,16 +62,16 @@ type kind struct {
 var kinds = []*kind{
 	{
 		id: "llama.cpp", name: "llama.cpp server", ports: []int{8080},
-		detect: llamaDetect, list: llamaList, running: llamaRunning, think: templateThinking, noThinkAfterPrefill: true, cachePrompt: true, streamed: true,
+		version: versionAt("/props", "build_info"), detect: llamaDetect, list: llamaList, running: llamaRunning, think: templateThinking, noThinkAfterPrefill: true, cachePrompt: true, streamed: true,
 		count: countTemplated,
 	},
 	{
 		id: "localai", name: "LocalAI", ports: []int{8080},
-		detect: localAIDetect, list: localAIList, think: effortThinking, maxTokensOnly: true,
+		version: versionAt("/version", "version"), detect: localAIDetect, list: localAIList, think: effortThinking, maxTokensOnly: true,
 	},
 	{
 		id: "ollama", name: "Ollama", ports: []int{11434},
-		detect: ollamaDetect, list: ollamaList, think: ollamaThinking, maxTokensOnly: true, textOnly: true,
+		version: versionAt("/api/version", "version"), detect: ollamaDetect, list: ollamaList, think: ollamaThinking, maxTokensOnly: true, textOnly: true,
 	},
 	{
 		id: "lmstudio", name: "LM Studio", ports: []int{1234},
@@ -77,12 +79,12 @@ var kinds = []*kind{
 	},
 	{
 		id: "vllm", name: "vLLM", ports: []int{8000},
-		slots: 64, detect: vllmDetect, list: vllmList, running: vllmRunning, think: vllmThinking, effortMayFail: true, salts: true,
+		slots: 64, version: versionAt("/version", "version"), detect: vllmDetect, list: vllmList, running: vllmRunning, think: vllmThinking, effortMayFail: true, salts: true,
 		count: countWhole,
 	},
 	{
 		id: "sglang", name: "SGLang", ports: []int{30000},
-		slots: 64, detect: sglangDetect, list: sglangList, running: sglangRunning, think: vllmThinking, effortMayFail: true, salts: true,
+		slots: 64, version: sglangVersion, detect: sglangDetect, list: sglangList, running: sglangRunning, think: vllmThinking, effortMayFail: true, salts: true,
 	},
 	{
 		id: "dmr", name: "Docker Model Runner", ports: []int{12434}, prefix: "/engines",
@@ -96,7 +98,7 @@ var kinds = []*kind{
 	},
 	{
 		id: "koboldcpp", name: "KoboldCpp", ports: []int{5001},
-		detect: koboldDetect, list: koboldList, running: koboldRunning, maxTokensOnly: true, textOnly: true,
+		version: versionAt("/api/extra/version", "version"), detect: koboldDetect, list: koboldList, running: koboldRunning, maxTokensOnly: true, textOnly: true,
 	},
 	{
 		id: "tabbyapi", name: "TabbyAPI", ports: []int{5000},
@@ -158,8 +160,11 @@ type listed struct {
 	OwnedBy     string `json:"owned_by"`
 	MaxModelLen int    `json:"max_model_len"` // vLLM
 	Meta        struct {
-		Ctx      int `json:"n_ctx"`
-		CtxTrain int `json:"n_ctx_train"`
+		Ctx      int              `json:"n_ctx"`
+		CtxTrain int              `json:"n_ctx_train"`
+		Params   optional[int64]  `json:"n_params"`
+		Size     optional[int64]  `json:"size"`
+		FileType optional[string] `json:"ftype"` // missing in older versions
 		Swap     struct {
 			Peer string `json:"peerID"`
 		} `json:"llamaswap"`
@@ -249,6 +254,7 @@ func llamaList(p *probe) ([]Model, error) {
 		m.setCapability("vision", props.Modalities.Vision)
 		m.setCapability("audio", props.Modalities.Audio)
 		m.setEmbeds(embeds, true)
+		m.ModelFacts = d.llamaFacts()
 		return m, true
 	}), nil
 }
@@ -270,7 +276,7 @@ func routed(d listed) (m Model, ok bool) {
 		context /= slots // the slots share it
 	}
 	m = byName(d.ID, cmp.Or(max(d.Meta.Ctx, 0), context))
-	m.Slots = slots
+	m.Slots, m.ModelFacts = slots, d.llamaFacts()
 	m.setEmbeds(slices.Contains(d.Status.Args, "--embeddings") || slices.Contains(d.Status.Args, "--embedding"), false)
 	m.setCapability("vision", slices.Contains(d.Architecture.Inputs, "image"))
 	m.setCapability("audio", slices.Contains(d.Architecture.Inputs, "audio"))
@@ -310,6 +316,8 @@ func ollamaList(p *probe) ([]Model, error) {
 			Name       string `json:"name"`
 			Digest     string `json:"digest"`
 			RemoteHost string `json:"remote_host"`
+
+			Size optional[int64] `json:"size"`
 		} `json:"models"`
 	}
 	if err := p.get("/api/tags").into(&tags); err != nil {
@@ -334,6 +342,7 @@ func ollamaList(p *probe) ([]Model, error) {
 			if m, err = ollamaShow(p, t.Name); err != nil {
 				continue // its endpoints are unknown until the next probe
 			}
+			m.Size = t.Size.value
 			p.known[key] = m
 		}
 		for _, l := range loaded.Models {
@@ -353,6 +362,15 @@ func ollamaShow(p *probe, name string) (Model, error) {
 	var show struct {
 		Capabilities []string `json:"capabilities"`
 		Parameters   string   `json:"parameters"` // from its Modelfile, one per line
+		Details      struct {
+			Family       optional[string] `json:"family"`
+			Parameters   optional[string] `json:"parameter_size"`
+			Quantization optional[string] `json:"quantization_level"`
+		} `json:"details"`
+		Info struct {
+			Architecture optional[string] `json:"general.architecture"`
+			Parameters   optional[int64]  `json:"general.parameter_count"`
+		} `json:"model_info"` // from its file
 	}
 	if err := p.post("/api/show", `{"model":`+quoted(name)+`}`).into(&show); err != nil {
 		return m, err
@@ -364,6 +382,9 @@ func ollamaShow(p *probe, name string) (Model, error) {
 			m.ContextLength = max(atoi(jsontext.Value(words[1])), 0)
 		}
 	}
+	m.Architecture = cmp.Or(show.Info.Architecture.value, show.Details.Family.value)
+	m.Parameters = cmp.Or(show.Info.Parameters.value, parameters(show.Details.Parameters.value))
+	m.Quantization = quantization(show.Details.Quantization.value)
 	m.setEmbeds(slices.Contains(show.Capabilities, "embedding"), slices.Contains(show.Capabilities, "completion"))
 	for _, word := range []string{"tools", "vision", "audio", "thinking"} {
 		m.setCapability(word, slices.Contains(show.Capabilities, word))
@@ -375,10 +396,16 @@ func ollamaShow(p *probe, name string) (Model, error) {
 // or of GET /api/v0/models in 0.3.6 and later (Data).
 type lmStudioModels struct {
 	Models []struct {
-		Key        string `json:"key"`
-		Type       string `json:"type"`
-		MaxContext int    `json:"max_context_length"`
-		Loaded     []struct {
+		Key          string           `json:"key"`
+		Type         string           `json:"type"`
+		MaxContext   int              `json:"max_context_length"`
+		Architecture optional[string] `json:"architecture"`
+		Parameters   optional[string] `json:"params_string"`
+		Size         optional[int64]  `json:"size_bytes"`
+		Quantization optional[struct {
+			Name string `json:"name"`
+		}] `json:"quantization"`
+		Loaded []struct {
 			Config struct {
 				Context  int `json:"context_length"`
 				Parallel int `json:"parallel"`
@@ -393,11 +420,13 @@ type lmStudioModels struct {
 		} `json:"capabilities"`
 	} `json:"models"`
 	Data []struct {
-		ID         string `json:"id"`
-		Type       string `json:"type"`
-		State      string `json:"state"`
-		MaxContext int    `json:"max_context_length"`
-		Context    int    `json:"loaded_context_length"`
+		ID           string           `json:"id"`
+		Type         string           `json:"type"`
+		State        string           `json:"state"`
+		MaxContext   int              `json:"max_context_length"`
+		Context      int              `json:"loaded_context_length"`
+		Architecture optional[string] `json:"arch"`
+		Quantization optional[string] `json:"quantization"`
 	} `json:"data"`
 }
 
@@ -433,6 +462,7 @@ func lmStudioList(p *probe) ([]Model, error) {
 			continue
 		}
 		m := chatModel(d.ID, cmp.Or(max(d.Context, 0), d.MaxContext))
+		m.Architecture, m.Quantization = d.Architecture.value, quantization(d.Quantization.value)
 		m.setCapability("vision", d.Type == "vlm")
 		m.setEmbeds(d.Type == "embeddings", false)
 		out = append(out, m)
@@ -445,6 +475,10 @@ func lmStudioList(p *probe) ([]Model, error) {
 		for _, loaded := range d.Loaded {
 			m.ContextLength = max(loaded.Config.Context, 0)
 			m.Slots = max(loaded.Config.Parallel, 0)
+		}
+		m.ModelFacts = fleet.ModelFacts{
+			Architecture: d.Architecture.value, Parameters: parameters(d.Parameters.value),
+			Quantization: quantization(d.Quantization.value.Name), Size: d.Size.value,
 		}
 		m.setCapability("vision", d.Capabilities.Vision)
 		m.setCapability("tools", d.Capabilities.Tools)

@@ -118,7 +118,7 @@ func (e *Engine) props() any {
 func (e *Engine) tags() any {
 	var models []any
 	for i, m := range e.models {
-		models = append(models, object{"name": m.ID, "model": m.ID, "digest": "d" + strconv.Itoa(i)})
+		models = append(models, object{"name": m.ID, "model": m.ID, "digest": "d" + strconv.Itoa(i), "size": 4_920_753_328})
 	}
 	return object{"models": models}
 }
@@ -145,7 +145,8 @@ func (e *Engine) show(w http.ResponseWriter, r *http.Request) {
 	}
 	writeJSON(w, http.StatusOK, object{
 		"capabilities": words,
-		"model_info":   object{"general.architecture": "llama", "llama.context_length": m.ContextLength},
+		"details":      object{"family": "llama", "parameter_size": "8.0B", "quantization_level": "Q4_K_M"},
+		"model_info":   object{"general.architecture": "llama", "general.parameter_count": 8_030_261_248, "llama.context_length": m.ContextLength},
 	})
 }
 

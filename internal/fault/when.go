@@ -30,7 +30,7 @@ var codes = map[Code]struct {
 	MethodNotAllowed:         {405, "Method not allowed", "The path does not take this method; `Allow` says which it takes."},
 	RequestTooLarge:          {413, "Request too large", "The body is over the limit (32 MiB by default). Send less."},
 	UnsupportedEncoding:      {415, "Unsupported encoding", "The body has a Content-Encoding. Send it as it is."},
-	RateLimitExceeded:        {429, "Too many requests", "Too many requests, too many calls at once that run or wait, or too many different models tried that you cannot reach: `message` says which. Wait as `Retry-After` says."},
+	RateLimitExceeded:        {429, "Too many requests", "Too many requests, too many calls at once that run or wait, too many different models tried that you cannot reach, or no call left of those that the key has in a day: `message` says which. Wait as `Retry-After` says, or until 00:00 UTC."},
 	InternalError:            {500, "Internal error", "A defect of ours; the correlation id finds it in the log."},
 	NotImplemented:           {501, "Not implemented", "The route exists and is not implemented: use `/v1/chat/completions`."},
 	EngineError:              {502, "Engine failed", "The machine's engine failed on this request, or its response was not a valid answer."},

@@ -59,6 +59,9 @@ type ModelFiles struct {
 	// unknown. Memory is what one model can use; absent: unknown. Both are in bytes.
 	DiskFree int64 `json:"disk_free,omitzero"`
 	Memory   int64 `json:"memory,omitzero"`
+	// Gauges is how busy the computer is, in the answer to ActList from elsewhere; absent:
+	// unknown.
+	Gauges *Gauges `json:"gauges,omitzero"`
 }
 
 // File returns the file with an id.

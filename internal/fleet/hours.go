@@ -186,6 +186,35 @@ func (h Hours) openOn(t time.Time, clock Hours) bool {
 	return false
 }
 
+// Opens returns when the machine next begins to take the candidate's calls, by its hours and
+// those of the caller's limits, at most a week after now. It returns the zero time if no
+// hours are closed or if they never open.
+func (c *Candidate) Opens(now time.Time) (first time.Time) {
+	clock, windows := c.Machine.Hours, []window(nil)
+	if c.Class != Own {
+		windows = slices.Clone(clock.windows)
+	}
+	if c.Limits != nil {
+		windows = append(windows, c.Limits.Hours.windows...)
+	}
+	open := func(t time.Time) bool {
+		return (c.Class == Own || clock.Open(t)) && (c.Limits == nil || c.Limits.Hours.openOn(t, clock))
+	}
+	if open(now) {
+		return first
+	}
+	there := clock.Now(now)
+	for _, w := range windows {
+		for day := range 8 {
+			at := time.Date(there.Year(), there.Month(), there.Day()+day, 0, w.from, 0, 0, there.Location())
+			if at.After(now) && w.on(at.Weekday()) && (first.IsZero() || at.Before(first)) && open(at) {
+				first = at
+			}
+		}
+	}
+	return first
+}
+
 func (w window) on(day time.Weekday) bool { return w.days&(1<<day) != 0 }
 
 // Window is a weekly window of Hours. It is open on each of its days from one minute of

@@ -280,3 +280,36 @@ func FuzzModelID(f *testing.F) {
 		}
 	})
 }
+
+// A machine opens for a caller at the next time that is within its hours and within those of
+// the caller's limits, on the machine's clock.
+func TestOpens(t *testing.T) {
+	hours := func(text, zone string) Hours { return assert.Value(AdvertisedHours(text, zone))(t) }
+	wednesday := time.Date(2026, 11, 25, 12, 0, 0, 0, time.UTC)
+	for name, c := range map[string]struct {
+		class   Class
+		machine Hours
+		limits  *Limits
+		want    string // RFC 3339; "": it does not open, or is open
+	}{
+		"always":                      {Shared, Hours{}, nil, ""},
+		"open now":                    {Shared, hours("Wed 10:00-13:00", "UTC"), nil, ""},
+		"this evening":                {Shared, hours("Mon-Fri 18:00-23:00", "UTC"), nil, "2026-11-25T18:00:00Z"},
+		"on Saturday":                 {Grouped, hours("Sat 10:00-12:00", "Europe/Lisbon"), nil, "2026-11-28T10:00:00Z"},
+		"in another zone":             {Shared, hours("Wed 20:00-22:00", "America/New_York"), nil, "2026-11-26T01:00:00Z"},
+		"in a week":                   {Shared, hours("Wed 09:00-11:00", "UTC"), nil, "2026-12-02T09:00:00Z"},
+		"the owner's own":             {Own, hours("Sat 10:00-12:00", "UTC"), nil, ""},
+		"by the limits":               {Shared, Hours{}, &Limits{Hours: hours("Thu 08:00-09:00", "")}, "2026-11-26T08:00:00Z"},
+		"by both, the machine's last": {Shared, hours("Thu 09:00-12:00", "UTC"), &Limits{Hours: hours("Thu 08:00-10:00", "")}, "2026-11-26T09:00:00Z"},
+		"by both, the limits' last":   {Shared, hours("Thu 07:00-12:00", "UTC"), &Limits{Hours: hours("Thu 08:00-10:00", "")}, "2026-11-26T08:00:00Z"},
+		"by both, never":              {Shared, hours("Thu 07:00-08:00", "UTC"), &Limits{Hours: hours("Fri 08:00-10:00", "")}, ""},
+		"a zone that is not known":    {Shared, hours("Thu 07:00-08:00", "Mars/Olympus"), nil, ""},
+	} {
+		got := (&Candidate{Machine: &Machine{Hours: c.machine}, Class: c.class, Limits: c.limits}).Opens(wednesday)
+		text := ""
+		if !got.IsZero() {
+			text = got.UTC().Format(time.RFC3339)
+		}
+		assert.Equal(t, text, c.want, name)
+	}
+}

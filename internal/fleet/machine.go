@@ -56,6 +56,8 @@ type Offer struct {
 	Capabilities  []string
 	Slots         int // concurrent requests; 0: only the machine's Slots limit them
 	Engine        string
+	// Facts are for people. Route does not read them.
+	Facts ModelFacts
 	// Load is the load of this model on this machine. It is nil until the machine is in a
 	// Snapshot.
 	Load *Load
@@ -78,6 +80,8 @@ type Machine struct {
 	// the time in which it counts as returning (spec/routing.md#returning). Otherwise it
 	// is zero.
 	ReturningUntil time.Time
+	// LastSeen is when the machine was last connected, if it is offline.
+	LastSeen time.Time
 	// Generation numbers the machine's tunnels; a newer one replaces the older.
 	Generation int64
 	Paused     bool
@@ -94,6 +98,10 @@ type Machine struct {
 	Offers []Offer
 	// Seals are the keys that calls can be sealed for, the newest first; nil: none.
 	Seals []SealKey
+	// Facts are for people. Route does not read them. Nil: unknown.
+	Facts *MachineFacts
+	// ShowsClass reports that the owner lets others see Facts.Class.
+	ShowsClass bool
 	// Load is the load of the machine for all models together. It is nil until the machine
 	// is in a Snapshot.
 	Load *Load

@@ -79,6 +79,9 @@ type Caller struct {
 	// Inference is set if the key is only for inference and for listing models
 	// (spec/api.md#scopes).
 	Inference bool
+	// PerDay is how many calls the key may make per UTC day (spec/api.md#key-day); 0: no
+	// limit.
+	PerDay int
 }
 
 // Limits are an owner's limits for a share or a group (spec/routing.md#limits). A nil
@@ -97,8 +100,8 @@ type Limits struct {
 }
 
 // LimitLoad counts the use of Limits. All versions of a share's limits have the same
-// LimitLoad, and so do all versions of an owner's limits for a group. The zero value is
-// unused.
+// LimitLoad, and so do all versions of an owner's limits for a group, and of a key's. The
+// zero value is unused.
 type LimitLoad struct {
 	running atomic.Int64
 	today   atomic.Uint64 // the UTC day, in days since 1970, << 32 | calls started on it
@@ -117,6 +120,20 @@ func (l *LimitLoad) AddOthers(now time.Time, running, started int64) {
 	for {
 		old, n := l.today.Load(), int64(l.Started(now))
 		if l.today.CompareAndSwap(old, day(now)<<32|uint64(uint32(max(n+started, 0)))) {
+			return
+		}
+	}
+}
+
+// Raise raises the number of calls started on the UTC day of now to at least started. It
+// does nothing if a later day has begun.
+func (l *LimitLoad) Raise(now time.Time, started int) {
+	for {
+		old := l.today.Load()
+		if old>>32 > day(now) || old>>32 == day(now) && int(uint32(old)) >= started {
+			return
+		}
+		if l.today.CompareAndSwap(old, day(now)<<32|uint64(uint32(started))) {
 			return
 		}
 	}

@@ -509,3 +509,25 @@ func TestWireWords(t *testing.T) {
 		break
 	}
 }
+
+// TestRaise checks that a count of the day is only ever raised, and not for a day that is
+// over.
+func TestRaise(t *testing.T) {
+	load, tomorrow := NewLimitLoad(noon, 3), noon.Add(24*time.Hour)
+	for _, step := range []struct {
+		at         time.Time
+		n          int
+		now, later int
+	}{
+		{noon, 2, 3, 0},
+		{noon, 5, 5, 0},
+		{tomorrow, 1, 0, 1},
+		{noon, 9, 0, 1},
+		{tomorrow, 0, 0, 1},
+	} {
+		load.Raise(step.at, step.n)
+		if load.Started(noon) != step.now || load.Started(tomorrow) != step.later {
+			t.Errorf("raised to %d at %s: %d today and %d tomorrow", step.n, step.at, load.Started(noon), load.Started(tomorrow))
+		}
+	}
+}

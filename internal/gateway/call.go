@@ -240,6 +240,7 @@ type Model struct {
 	Chat          bool   // that machine serves it in chat
 	Machines      int    // online machines in reach that offer it
 	Created       time.Time
+	Facts         fleet.ModelFacts // of the best machine
 }
 
 // Backend serves calls. The hub implements it over tunnels; the daemon with its engines,

@@ -18,6 +18,7 @@ type modelExtras struct {
 	Availability  Availability `json:"availability"`
 	Via           string       `json:"via"`
 	Machines      int          `json:"machines"` // online machines in reach that offer it
+	fleet.ModelFacts
 }
 
 // chatModel is an entry in the chat dialect.
@@ -47,6 +48,7 @@ func (r *request) entry(m Model) any {
 	extras := modelExtras{
 		ContextLength: m.ContextLength, Capabilities: m.Capabilities,
 		Availability: m.Availability, Via: m.Via.String(), Machines: m.Machines,
+		ModelFacts: m.Facts,
 	}
 	if r.envelope == dialect.Messages {
 		return messagesModel{Type: "model", ID: m.ID, DisplayName: m.ID, CreatedAt: created, modelExtras: extras}

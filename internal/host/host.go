@@ -1,7 +1,7 @@
-// Package host reads the state of this computer: whether it is a personal computer or a
-// server, how much memory it and its GPUs have free, whether it runs on its battery,
-// whether its processor is hot, and which other program is using its GPU. It also keeps
-// the computer awake. The caller decides how to react to a reading.
+// Package host reads what this computer has and its state: whether it is a personal
+// computer or a server, how much memory it and its GPUs have free, how busy its processors
+// are, whether it runs on its battery, whether its processor is hot, and which other
+// program is using its GPU. It also keeps the computer awake. The caller decides how to react to a reading.
 //
 // A sensor that cannot be read counts as normal, because most servers have none. On Linux
 // the readings come from /proc and /sys. On macOS and Windows only some are available,

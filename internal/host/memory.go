@@ -1,6 +1,7 @@
 package host
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"os"
@@ -12,7 +13,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/shirou/gopsutil/v4/common"
 	"github.com/shirou/gopsutil/v4/mem"
 )
 
@@ -22,10 +22,7 @@ type Memory struct{ Total, Free uint64 }
 
 // RAM returns the computer's main memory, limited by the control groups of this process.
 func (c Computer) RAM(ctx context.Context) Memory {
-	if c.Root != "" {
-		ctx = context.WithValue(ctx, common.EnvKey, common.EnvMap{common.HostProcEnvKey: c.path("proc")})
-	}
-	ram, err := mem.VirtualMemoryWithContext(ctx)
+	ram, err := mem.VirtualMemoryWithContext(c.env(ctx))
 	if err != nil || ram.Total == 0 || ram.Available == 0 {
 		return Memory{}
 	}
@@ -67,27 +64,34 @@ func inactiveFile(stat string) int64 {
 	return 0
 }
 
-// GPUs returns the memory of each graphics card that has its own: NVIDIA's from
-// nvidia-smi, AMD's from /sys. It does not include GPUs that use the main memory, such as
-// Apple's.
-func (c Computer) GPUs(ctx context.Context) []Memory {
-	cards := c.nvidiaMemory(ctx)
+// GPU is a graphics card with its own memory. Its name is "" if it cannot be read.
+type GPU struct {
+	Name string
+	Memory
+}
+
+// GPUs returns each graphics card that has its own memory: NVIDIA's from nvidia-smi, AMD's
+// from /sys. It does not include GPUs that use the main memory, such as Apple's.
+func (c Computer) GPUs(ctx context.Context) []GPU {
+	cards := c.nvidiaCards(ctx)
 	for _, file := range c.glob("sys/class/drm/card*/device/mem_info_vram_total") {
 		total, ok := readNumber(file)
 		used, known := readNumber(strings.TrimSuffix(file, "total") + "used")
 		if ok && known && used >= 0 && used <= total {
-			cards = append(cards, Memory{uint64(total), uint64(total - used)})
+			name := cmp.Or(readText(filepath.Dir(file), "product_name"), "AMD GPU") // server cards have a name there
+			cards = append(cards, GPU{name, Memory{uint64(total), uint64(total - used)}})
 		}
 	}
 	return cards
 }
 
-func (c Computer) nvidiaMemory(ctx context.Context) (cards []Memory) {
-	output := c.nvidia(ctx, "--query-gpu=memory.total,memory.used", "--format=csv,noheader,nounits")
-	for line := range strings.Lines(output) { // "24564, 511" in MiB; "[N/A]" for a GPU that uses the main memory
+func (c Computer) nvidiaCards(ctx context.Context) (cards []GPU) {
+	output := c.nvidia(ctx, "--query-gpu=memory.total,memory.used,name", "--format=csv,noheader,nounits")
+	for line := range strings.Lines(output) { // "24564, 511, NVIDIA L4" in MiB; "[N/A]" for a GPU that uses the main memory
 		var total, used uint64
-		if n, _ := fmt.Sscanf(line, "%d, %d", &total, &used); n == 2 && total < 1<<32 && used <= total {
-			cards = append(cards, Memory{total << 20, (total - used) << 20})
+		values := strings.SplitN(strings.TrimSpace(line), ", ", 3)
+		if n, _ := fmt.Sscan(strings.Join(values[:min(len(values), 2)], " "), &total, &used); n == 2 && total < 1<<32 && used <= total {
+			cards = append(cards, GPU{strings.Join(values[2:], ""), Memory{total << 20, (total - used) << 20}})
 		}
 	}
 	return cards

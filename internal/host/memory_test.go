@@ -47,7 +47,7 @@ func TestRAM(t *testing.T) {
 }
 
 func TestGPUs(t *testing.T) {
-	const query = "--query-gpu=memory.total,memory.used --format=csv,noheader,nounits"
+	const query = "--query-gpu=memory.total,memory.used,name --format=csv,noheader,nounits"
 	card := func(n int, total, used string) map[string]string {
 		at := fmt.Sprintf("sys/class/drm/card%d/device/mem_info_vram_", n)
 		return map[string]string{at + "total": total, at + "used": used}
@@ -56,15 +56,15 @@ func TestGPUs(t *testing.T) {
 	for name, c := range map[string]struct {
 		says  string
 		files map[string]string
-		want  []Memory
+		want  []GPU
 	}{
-		"none":                  {"24564, 511\n", nil, nil},
-		"NVIDIA's":              {"24564, 564\n", nvidia, []Memory{{24564 << 20, 24000 << 20}}},
-		"two":                   {"24564, 564\n8192, 8192\n", nvidia, []Memory{{24564 << 20, 24000 << 20}, {8192 << 20, 0}}},
-		"with the main memory":  {"[N/A], [N/A]\n", nvidia, nil},
+		"none":                  {"24564, 511, NVIDIA L4\n", nil, nil},
+		"NVIDIA's":              {"24564, 564, NVIDIA GeForce RTX 4090\n", nvidia, []GPU{{"NVIDIA GeForce RTX 4090", Memory{24564 << 20, 24000 << 20}}}},
+		"two":                   {"24564, 564, One, rev 2\n8192, 8192\n", nvidia, []GPU{{"One, rev 2", Memory{24564 << 20, 24000 << 20}}, {"", Memory{8192 << 20, 0}}}},
+		"with the main memory":  {"[N/A], [N/A], NVIDIA GB10\n", nvidia, nil},
 		"no driver to talk to":  {"No devices were found\n", nvidia, nil},
 		"more used than it has": {"10, 11\n", nvidia, nil},
-		"AMD's":                 {"", card(1, "17163091968", "163091968"), []Memory{{17163091968, 17000000000}}},
+		"AMD's":                 {"", card(1, "17163091968", "163091968"), []GPU{{"AMD GPU", Memory{17163091968, 17000000000}}}},
 		"AMD's, without a word": {"", card(1, "17163091968", "x"), nil},
 	} {
 		nvidiaSays(t, query, c.says)

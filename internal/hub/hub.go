@@ -119,6 +119,7 @@ type Records interface {
 
 	KeyByHash(context.Context, [32]byte) (account.Key, account.Member, error)
 	MachineByHash(context.Context, [32]byte) (account.Machine, account.Member, error)
+	DayOfKeys(ctx context.Context, memberID string, now time.Time) (map[string]int64, error)
 	Member(ctx context.Context, id string) (account.Member, error)
 	Key(ctx context.Context, id string) (account.Key, error)
 	ActiveMachine(ctx context.Context, id string) (account.Machine, error)

@@ -162,10 +162,17 @@ func (h *Hub) lookUp(ctx context.Context, secret credential.Secret) (holder, err
 		if left := key.Expires.Sub(now); !key.Expires.IsZero() && left < cacheFor {
 			until = began.Add(left)
 		}
+		if key.PerDay > 0 {
+			today, err := h.records.DayOfKeys(ctx, member.ID, now)
+			if err != nil {
+				return holder{}, h.unknownOr(err)
+			}
+			h.calls.CountKey(key.ID, now, int(today[key.ID]))
+		}
 		h.ledger.KeyUsed(key.ID)
 		reach, _ := fleet.ParseKeyReach(string(key.Reach)) // the store contains no other values
 		return holder{fleet.Caller{
-			Member: fleet.MemberID(member.ID), Name: member.Name, KeyID: key.ID, Reach: reach, Inference: !key.Manage,
+			Member: fleet.MemberID(member.ID), Name: member.Name, KeyID: key.ID, Reach: reach, Inference: !key.Manage, PerDay: key.PerDay,
 		}, until}, nil
 	case credential.MachineKey:
 		machine, member, err := h.records.MachineByHash(ctx, secret.Hash())

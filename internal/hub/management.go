@@ -28,6 +28,7 @@ func (h *Hub) newAPI() *api.API {
 		Running:  h.calls.Running,
 		Waiting:  h.calls.Waiting,
 		Queued:   h.calls.Queued,
+		KeyLoad:  h.calls.KeyLoad,
 		Control:  h.live.Control,
 		Seal:     h.live.Seal,
 		Files:    h.live.FileAct,

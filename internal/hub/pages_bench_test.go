@@ -59,6 +59,7 @@ func newCity(b *testing.B) *city {
 			return out, nil
 		},
 		Running: func() []fleet.ActiveCall { return nil }, Queued: func(*fleet.Machine) int { return 0 },
+		KeyLoad: func(string) *fleet.LimitLoad { return nil },
 		Control: func(context.Context, fleet.MachineID, fleet.Control) error { return nil },
 		Files: func(context.Context, fleet.MachineID, fleet.FileAct) (fleet.ModelFiles, error) {
 			return fleet.ModelFiles{}, nil

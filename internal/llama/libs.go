@@ -18,6 +18,9 @@ import (
 // libraryVersion is the llama.cpp release of the header that abi.go mirrors.
 const libraryVersion = "v0.5.0"
 
+// Version is the llama.cpp release of the libraries.
+const Version = libraryVersion
+
 // libraryEnv names a folder with the libraries. It has priority over other locations.
 const libraryEnv = "KITH_LLAMA_LIB"
 

@@ -63,6 +63,7 @@ type header struct {
 	numbers map[string]uint64
 	texts   map[string]string
 	bytes   uint64 // minimum size of the file
+	values  uint64 // in all tensors
 }
 
 // readHeader reads the header of the file at path, and checks that the file is complete.
@@ -105,7 +106,8 @@ func parseHeader(src io.Reader) (*header, error) {
 	}
 	end := uint64(0) // end of the last tensor, relative to the data
 	for range tensors {
-		end = max(end, r.tensor())
+		values, last := r.tensor()
+		h.values, end = h.values+values, max(end, last)
 		if r.err != nil {
 			return nil, r.err
 		}
@@ -116,14 +118,14 @@ func parseHeader(src io.Reader) (*header, error) {
 	return h, nil
 }
 
-// tensor reads the description of a tensor, and returns the end of the tensor relative to
-// the data. For unknown types it returns the beginning.
-func (r *ggufReader) tensor() (end uint64) {
+// tensor reads the description of a tensor. It returns the number of its values, and its
+// end relative to the data; for unknown types, its beginning.
+func (r *ggufReader) tensor() (values, end uint64) {
 	r.text()
-	dimensions, values := r.uint(4), uint64(1)
-	if dimensions > maxDimensions {
+	dimensions := r.uint(4)
+	if values = 1; dimensions > maxDimensions {
 		r.fail("a tensor has too many dimensions")
-		return 0
+		return 0, 0
 	}
 	for range dimensions {
 		values = min(values*min(r.uint(8), maxDimension), maxValues)
@@ -132,7 +134,7 @@ func (r *ggufReader) tensor() (end uint64) {
 	if kind.values > 0 {
 		offset += values / kind.values * kind.bytes
 	}
-	return offset
+	return values, offset
 }
 
 // ggufReader reads values and keeps the first error.
@@ -238,6 +240,33 @@ type modelInfo struct {
 	embeds  bool   // for embeddings rather than chat
 	pooled  bool   // the header specifies the kind of pooling
 	tools   bool   // its chat template supports tools
+	facts   Facts
+}
+
+// Facts describe a model as its files do. Zero values are unknown.
+type Facts struct {
+	Architecture string
+	Parameters   int64  // number of weights
+	Quantization string // of most of its weights
+	Size         int64  // of its files, in bytes
+}
+
+// FactsOf returns the facts of the model whose first file is at path.
+func FactsOf(path string) (Facts, error) {
+	f, err := inspect(path)
+	if err != nil {
+		return Facts{}, err
+	}
+	return f.facts, nil
+}
+
+// fileTypes are the names of the quantizations by the number in general.file_type, from
+// enum llama_ftype in llama.cpp's llama.h.
+var fileTypes = map[uint64]string{
+	0: "F32", 1: "F16", 2: "Q4_0", 3: "Q4_1", 7: "Q8_0", 8: "Q5_0", 9: "Q5_1", 10: "Q2_K", 11: "Q3_K_S", 12: "Q3_K_M", 13: "Q3_K_L",
+	14: "Q4_K_S", 15: "Q4_K_M", 16: "Q5_K_S", 17: "Q5_K_M", 18: "Q6_K", 19: "IQ2_XXS", 20: "IQ2_XS", 21: "Q2_K_S", 22: "IQ3_XS", 23: "IQ3_XXS",
+	24: "IQ1_S", 25: "IQ4_NL", 26: "IQ3_S", 27: "IQ3_M", 28: "IQ2_S", 29: "IQ2_M", 30: "IQ4_XS", 31: "IQ1_M", 32: "BF16", 36: "TQ1_0", 37: "TQ2_0",
+	38: "MXFP4",
 }
 
 // ContextOf returns what the context of the model file at path depends on: the length in
@@ -275,15 +304,20 @@ func inspect(path string) (*modelInfo, error) {
 	template, chats := h.texts["tokenizer.chat_template"]
 	f.embeds = f.pooled && h.numbers[arch+"pooling_type"] != 0 || !chats && strings.Contains(arch, "bert")
 	f.tools = strings.Contains(template, "tools")
-	f.size, err = sizeOf(path, h.numbers["split.count"])
+	size, values, err := sizeOf(path, h.numbers["split.count"])
+	f.size = size
+	f.facts = Facts{Architecture: h.texts["general.architecture"], Parameters: int64(h.values + values), Size: int64(f.size)}
+	if kind, ok := h.numbers["general.file_type"]; ok {
+		f.facts.Quantization = fileTypes[kind]
+	}
 	return f, err
 }
 
-// sizeOf returns the size of all parts of a model; parts is 0 for a model in a single
-// file.
-func sizeOf(path string, parts uint64) (uint64, error) {
+// sizeOf returns the size of all parts of a model in bytes, and the number of values in
+// the parts after the first; parts is 0 for a model in a single file.
+func sizeOf(path string, parts uint64) (total, values uint64, err error) {
 	if parts > 999 {
-		return 0, errors.New("it is in too many parts")
+		return 0, 0, errors.New("it is in too many parts")
 	}
 	paths := []string{path}
 	if head, ok := strings.CutSuffix(path, fmt.Sprintf("-00001-of-%05d.gguf", parts)); ok && parts > 1 {
@@ -291,20 +325,21 @@ func sizeOf(path string, parts uint64) (uint64, error) {
 			paths = append(paths, fmt.Sprintf("%s-%05d-of-%05d.gguf", head, i, parts))
 		}
 	}
-	total := uint64(0)
 	for i, part := range paths {
 		info, err := os.Stat(part)
 		if err != nil {
-			return 0, fmt.Errorf("its part %s is missing: %w", filepath.Base(part), err)
+			return 0, 0, fmt.Errorf("its part %s is missing: %w", filepath.Base(part), err)
 		}
 		if i > 0 {
-			if _, err := readHeader(part); err != nil {
-				return 0, fmt.Errorf("its part %s: %w", filepath.Base(part), err)
+			h, err := readHeader(part)
+			if err != nil {
+				return 0, 0, fmt.Errorf("its part %s: %w", filepath.Base(part), err)
 			}
+			values += h.values
 		}
 		total += uint64(info.Size())
 	}
-	return total, nil
+	return total, values, nil
 }
 
 // needs returns how many bytes the loaded model needs for weights, contexts and compute

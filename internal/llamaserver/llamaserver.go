@@ -12,6 +12,7 @@ import (
 	"log/slog"
 	"os/exec"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 )
@@ -61,22 +62,30 @@ type Model struct {
 	Embeddings    bool // for embeddings rather than chat
 	Tools         bool // its chat template supports tools
 	Vision, Audio bool // it accepts images, audio
+	Facts         Facts
 }
 
-// Find returns the path of a llama-server on the PATH that works, or "".
-func Find(ctx context.Context) string {
+// Find returns the path of a llama-server on the PATH that works, and its version, which
+// may be unknown. Without one, both are "".
+func Find(ctx context.Context) (program, version string) {
 	program, err := exec.LookPath("llama-server")
 	if err != nil {
-		return ""
+		return "", ""
 	}
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, program, "--version")
 	cmd.WaitDelay = time.Second
-	if cmd.Run() != nil {
-		return "" // it is for another architecture or its libraries are missing
+	output, err := cmd.CombinedOutput() // older ones write it to standard error
+	if err != nil {
+		return "", "" // it is for another architecture or its libraries are missing
 	}
-	return program
+	for line := range strings.Lines(string(output)) {
+		if text, ok := strings.CutPrefix(line, "version: "); ok {
+			version = strings.TrimSpace(text)
+		}
+	}
+	return program, version
 }
 
 // Pool runs the servers for all models. Create it with New and call Run once.

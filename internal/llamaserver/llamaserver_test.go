@@ -605,7 +605,9 @@ func TestAbilitiesOnceLoaded(t *testing.T) {
 		"sees":  {ID: "sees", ContextLength: 4096, Slots: 2, Tools: true, Vision: true},
 		"short": {ID: "short", ContextLength: 2048, Slots: 2, Tools: true},
 	} {
-		assert.Equal(t, r.server(id).Model(), (Model{ID: id, ContextLength: 4096, Slots: 2, Tools: true}), "before")
+		want.Facts = r.server(id).Model().Facts
+		assert.Equal(t, want.Facts.Architecture, "llama")
+		assert.Equal(t, r.server(id).Model(), (Model{ID: id, ContextLength: 4096, Slots: 2, Tools: true, Facts: want.Facts}), "before")
 		r.says(id, "hello")
 		assert.Equal(t, r.server(id).Model(), want)
 	}
@@ -658,6 +660,19 @@ func TestHeader(t *testing.T) {
 	if f, err := inspected(append(chats(), entry{"split.count", uint32(2)}), "p-00001-of-00002.gguf"); err != nil || f.size <= second.size {
 		t.Errorf("both parts: %+v, %v", f, err)
 	}
+	f, err = inspected(append(chats(), entry{"general.file_type", uint32(15)}), "q.gguf")
+	assert.That(t, err == nil && f.facts.Quantization == "Q4_K_M", f, err)
+	f, err = inspected(append(chats(), entry{"general.file_type", uint32(999)}), "n.gguf")
+	assert.That(t, err == nil && f.facts.Quantization == "", "a newer quantization", f, err)
+}
+
+// The facts of the small model are those that llama.cpp's own llama-server lists of it.
+func TestFacts(t *testing.T) {
+	facts := assert.Value(FactsOf("../llama/data/tiny.gguf"))(t)
+	file := assert.Value(os.Stat("../llama/data/tiny.gguf"))(t)
+	assert.Equal(t, facts, Facts{Architecture: "llama", Parameters: 1246592, Quantization: "F16", Size: file.Size()})
+	_, err := FactsOf("../llama/data/README.md")
+	assert.Fails(t, err, "not GGUF")
 }
 
 // A file that was not written to its end is named before a server is started for it.

@@ -88,7 +88,7 @@ func newServer(p *Pool, file File) *Server {
 		f.size += uint64(projector.Size())
 	}
 	s.info, s.context = *f, min(p.config.Context, f.context)
-	s.model = Model{ID: file.ID, ContextLength: s.context, Slots: p.config.Slots, Embeddings: f.embeds, Tools: f.tools && !f.embeds}
+	s.model = Model{ID: file.ID, ContextLength: s.context, Slots: p.config.Slots, Embeddings: f.embeds, Tools: f.tools && !f.embeds, Facts: f.facts}
 	s.needs = f.needs(p.config.Slots, s.context)
 	return s
 }

@@ -51,7 +51,14 @@ func accept(ad tunnel.Advertisement) (*fleet.Machine, tunnel.Advertisement, erro
 	}
 	ad.Groups = short(ad.Groups, maxName, maxGroups)
 	ad.Seals = ad.Seals[:min(len(ad.Seals), tunnel.MaxSeals)]
-	m := &fleet.Machine{Paused: ad.Paused, PausedUntil: ad.PausedUntil, Hours: hours, Slots: min(max(ad.Slots, 1), maxSlots), Groups: ad.Groups, Seals: ad.Seals}
+	if ad.Facts != nil {
+		facts := ad.Facts.Checked()
+		ad.Facts = &facts
+	}
+	m := &fleet.Machine{
+		Paused: ad.Paused, PausedUntil: ad.PausedUntil, Hours: hours, Slots: min(max(ad.Slots, 1), maxSlots),
+		Groups: ad.Groups, Seals: ad.Seals, Facts: ad.Facts,
+	}
 	seen := make(map[fleet.ModelID]bool)
 	models := ad.Models
 	ad.Models = nil
@@ -78,12 +85,14 @@ func acceptModel(model tunnel.Model) (fleet.Offer, tunnel.Model) {
 	if len(model.Engine) > maxWord || !printable(model.Engine) {
 		model.Engine = ""
 	}
+	model.ModelFacts = model.ModelFacts.Checked()
 	o := fleet.Offer{
 		ID:            fleet.ModelID(model.ID),
 		ContextLength: max(model.ContextLength, 0),
 		Slots:         min(max(model.Slots, 0), maxSlots),
 		Capabilities:  model.Capabilities,
 		Engine:        model.Engine,
+		Facts:         model.ModelFacts,
 	}
 	for _, word := range model.Families {
 		if f, ok := fleet.ParseFamily(word); ok {

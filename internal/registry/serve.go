@@ -204,7 +204,7 @@ func (r *Registry) lose(s *fleet.Snapshot, id fleet.MachineID, within time.Durat
 		return s, nil
 	}
 	lost := *m
-	lost.Online = false
+	lost.Online, lost.LastSeen = false, r.Now()
 	lost.ReturningUntil = r.Now().Add(within)
 	r.notifyAfter(id, within)
 	return s.WithMachine(&lost), []fleet.MachineID{id}
@@ -219,6 +219,10 @@ func (r *Registry) notifyAfter(id fleet.MachineID, d time.Duration) {
 func (e *entry) setStored(m *fleet.Machine) {
 	m.ID, m.Owner, m.OwnerName = fleet.MachineID(e.stored.ID), fleet.MemberID(e.stored.OwnerID), e.stored.OwnerName
 	m.Name, m.KeptOut, m.Created = e.stored.Name, e.stored.KeptOut, e.stored.Created
+	m.ShowsClass = e.stored.ShowsClass
+	if e.stored.LastSeen.After(m.LastSeen) { // the store may be half an hour behind
+		m.LastSeen = e.stored.LastSeen
+	}
 }
 
 // countArrival records a connection. If the machine flaps, it gets no calls for a while.

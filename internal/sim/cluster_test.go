@@ -208,6 +208,21 @@ func TestPeersServe(t *testing.T) {
 	}
 }
 
+// Each node knows what a machine of another node reports of itself.
+func TestPeersKnowFacts(t *testing.T) {
+	inCluster(t, 3, func(w *world, seats []*seat) {
+		_, box := w.addBox(1)
+		for _, home := range seats {
+			box.moveTo(home)
+			w.settled()
+			for _, s := range seats {
+				m := s.Load().live.Snapshot().Machine(fleet.MachineID(box.id))
+				assert.Require(w.t, m.Facts != nil && m.Facts.Kith == "sim" && len(m.Facts.Engines) == 1 && m.Remote == (s != home), m)
+			}
+		}
+	})
+}
+
 // A call for several answers holds a slot for each at the home of its machine.
 func TestPeersCountAnswers(t *testing.T) {
 	inCluster(t, 2, func(w *world, seats []*seat) {

@@ -25,6 +25,7 @@ var keyList = listRules[api.Key]{
 	by: map[string]func(a, b api.Key) int{
 		"name":    func(a, b api.Key) int { return compareNames(a.Name, b.Name) },
 		"used":    func(a, b api.Key) int { return a.LastUsed.Compare(b.LastUsed) },
+		"today":   func(a, b api.Key) int { return cmp.Compare(a.Today, b.Today) },
 		"calls":   func(a, b api.Key) int { return cmp.Compare(a.Calls, b.Calls) },
 		"created": func(a, b api.Key) int { return a.Created.Compare(b.Created) },
 		"expires": func(a, b api.Key) int {
@@ -40,8 +41,9 @@ func keyColumns(regions int) []column {
 	if regions > 1 {
 		columns = append(columns, column{Head: "Region, base URL"})
 	}
-	return append(columns, column{Head: "Last used", Name: "used", Most: true},
-		column{Head: "Calls, 30 days", Class: "n", Name: "calls", Most: true}, column{Head: "Created", Name: "created", Most: true},
+	return append(columns, column{Head: "Calls today", Name: "today", Most: true},
+		column{Head: "30 days", Class: "n", Name: "calls", Most: true}, column{Head: "Last used", Name: "used", Most: true},
+		column{Head: "Created", Name: "created", Most: true},
 		column{Head: "Expires", Name: "expires"}, column{Head: "State", Name: "state"}, column{Head: "Actions", Class: "do"})
 }
 

@@ -67,7 +67,7 @@ func (r grantRefusal) Error() string { return r.text }
 var unknownGrant = grantRefusal{"invalid_grant", "the device code is wrong or was used"}
 
 // beginGrant handles POST /device/code client_id, scope ("machine" or "key"), name. For a
-// key there are also reach, region, expires and manage ("true").
+// key there are also reach, region, expires, per_day and manage ("true").
 func (s *Site) beginGrant(r *http.Request, form url.Values) (any, error) {
 	from := addressOf(r)
 	if err := tooSoon(s.limits.devices.Take(network(from), time.Now())); err != nil {
@@ -92,12 +92,16 @@ func (s *Site) beginGrant(r *http.Request, form url.Values) (any, error) {
 		g.Name = "machine"
 	case g.Kind == account.GrantKey:
 		g.Region = form.Get("region")
-		asked, _, err := s.MintKey(api.NewKey{Name: g.Name, Region: g.Region, Reach: g.Reach,
-			Expires: form.Get("expires")})
+		perDay, err := number(form, "per_day")
 		if err != nil {
 			return nil, grantRefusal{"invalid_request", fault.Of(err).Message}
 		}
-		g.KeyExpires = asked.Expires
+		asked, _, err := s.MintKey(api.NewKey{Name: g.Name, Region: g.Region, Reach: g.Reach,
+			Expires: form.Get("expires"), PerDay: perDay})
+		if err != nil {
+			return nil, grantRefusal{"invalid_request", fault.Of(err).Message}
+		}
+		g.KeyExpires, g.PerDay = asked.Expires, asked.PerDay
 	case g.Kind != account.GrantMachine:
 		return nil, grantRefusal{"invalid_scope", "scope is machine or key"}
 	}

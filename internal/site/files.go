@@ -88,7 +88,7 @@ func (a liveContent) withFiles(f *filesView) liveContent {
 		a.shape = a.shape.with("pull", p.Model, string(p.State), p.Problem)
 		a.texts[fmt.Sprint("pull-", i)] = pullWords(p)
 	}
-	return a
+	return a.withGauges(f)
 }
 
 func (f *filesView) content() liveContent { return liveContent{texts: map[string]words{}}.withFiles(f) }

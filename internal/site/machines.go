@@ -224,7 +224,7 @@ func hours(v *visit) (api.MachineControl, error) {
 }
 
 func slots(v *visit) (api.MachineControl, error) {
-	n, err := v.number("slots")
+	n, err := number(v.form, "slots")
 	return control(v, fleet.Control{Slots: &n}), err
 }
 

@@ -23,15 +23,21 @@ type modelsData struct {
 
 // modelColumns are the columns of the list of models.
 var modelColumns = []column{
-	{Head: "Id", Name: "id"}, {Head: "Status", Name: "status"}, {Head: "Access", Name: "access"},
-	{Head: "Machines", Class: "n", Name: "machines", Most: true}, {Head: "Context", Class: "n", Name: "context", Most: true},
-	{Head: "Capabilities"}, {Head: "Actions", Class: "do"},
+	{Head: "Id", Name: "id"}, {Head: "Status", Name: "status"}, {Head: "Model", Name: "parameters", Most: true},
+	{Head: "Context", Class: "n", Name: "context", Most: true}, {Head: "Tokens/s", Class: "n", Name: "speed", Most: true},
+	{Head: "Capabilities", Class: "wide"}, {Head: "Access", Class: "wide", Name: "access"},
+	{Head: "Machines", Name: "machines", Most: true},
+	{Head: "Actions", Class: "do"},
 }
 
 // modelList are the rules of the list of models.
 var modelList = listRules[modelRow]{
 	texts: func(m modelRow) []string {
-		return append([]string{string(m.ID), m.Via, availabilityWords(m.Availability).text}, m.Capabilities...)
+		texts := append([]string{string(m.ID), m.Via, availabilityWords(m.Availability).text}, m.Capabilities...)
+		for _, v := range m.Variants {
+			texts = append(append(texts, factWords(v.ModelFacts), kindWords(v.Kinds)), v.Owners...)
+		}
+		return texts
 	},
 	state: func(m modelRow) words { return availabilityWords(m.Availability) },
 	by: map[string]func(a, b modelRow) int{
@@ -42,6 +48,10 @@ var modelList = listRules[modelRow]{
 		"access":   func(a, b modelRow) int { return strings.Compare(a.Via, b.Via) },
 		"machines": func(a, b modelRow) int { return cmp.Compare(a.Machines, b.Machines) },
 		"context":  func(a, b modelRow) int { return cmp.Compare(a.ContextLength, b.ContextLength) },
+		"parameters": func(a, b modelRow) int {
+			return cmp.Compare(a.most(func(v api.ModelVariant) float64 { return float64(v.Parameters) }), b.most(func(v api.ModelVariant) float64 { return float64(v.Parameters) }))
+		},
+		"speed": func(a, b modelRow) int { return cmp.Compare(a.Speed(), b.Speed()) },
 	},
 }
 
@@ -53,6 +63,7 @@ type modelData struct {
 	Machines []modelMachine
 	Remedies []remedy
 	Near     []fleet.ModelID // similar ids in reach
+	Example  modelCode
 }
 
 // Offline returns the machines that are offline, as the subject of a sentence: "attic or
@@ -89,6 +100,7 @@ func (s *Site) modelsPage(v *visit) (reply, error) {
 		return reply{title: "Models"}, err
 	}
 	models.Data = s.withOffline(models.Data, v.caller())
+	s.AddVariants(models.Data, v.caller())
 	query := v.URL.Query()
 	if id := query.Get("model"); id != "" {
 		data, err := s.modelData(v, fleet.ModelID(id), query.Get("family"), models.Data)
@@ -108,7 +120,8 @@ func (s *Site) modelData(v *visit, id fleet.ModelID, family string, models []api
 		return modelData{}, err
 	}
 	own, err := call(s, v, api.ListMachines, api.None{})
-	data := modelData{Why: why, Cause: cmp.Or(causeNow(why), why.Reason), Remedies: remedies(why, own.Data)}
+	data := modelData{Why: why, Cause: cmp.Or(causeNow(why), why.Reason), Remedies: remedies(why, own.Data),
+		Example: modelCode{s.Base, why.Model, why.Family}}
 	for _, m := range why.Machines {
 		machine := modelMachine{WhyMachine: m}
 		if i := slices.IndexFunc(own.Data,
@@ -271,6 +284,28 @@ type modelRow struct {
 	First bool            // first in its group of twins on the page
 }
 
+// most returns the largest value of the model's forms, or 0.
+func (r modelRow) most(of func(api.ModelVariant) float64) (most float64) {
+	for _, v := range r.Variants {
+		most = max(most, of(v))
+	}
+	return most
+}
+
+// Speed returns the tokens per second of the fastest form, or 0 if none was measured.
+func (r modelRow) Speed() float64 {
+	return r.most(func(v api.ModelVariant) float64 { return v.TokensPerSecond })
+}
+
+// Owners returns who has the model, sorted.
+func (r modelRow) Owners() (all []string) {
+	for _, v := range r.Variants {
+		all = append(all, v.Owners...)
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
+}
+
 // Chats reports whether a chat with the model could be answered now or soon.
 func (r modelRow) Chats() bool { return r.Chat && connected(r.Model) }
 
@@ -319,6 +354,9 @@ func contentOfModels(models []api.Model) liveContent {
 	out := liveContent{texts: map[string]words{}}
 	for i, m := range models {
 		out.shape = out.shape.with(string(m.ID), m.Via, fmt.Sprint(m.ContextLength)).with(m.Capabilities...)
+		if m.Availability == "offline" || m.Availability == "outside_hours" {
+			out.shape = out.shape.with(m.Availability) // the page shows since when, or until when
+		}
 		out.texts[fmt.Sprint("now-", i)] = availabilityWords(m.Availability)
 		out.texts[fmt.Sprint("machines-", i)] = words{text: fmt.Sprint(m.Machines)}
 	}

@@ -22,10 +22,14 @@ const newKeyTime = 5 * time.Minute
 // createKey handles POST /applications. It redirects to the page that shows the secret,
 // so that a reload does not create a second key.
 func (s *Site) createKey(v *visit) (reply, error) {
+	perDay, err := number(v.form, "per_day")
+	if err != nil {
+		return reply{}, err
+	}
 	key, secret, err := s.CreateKey(v.Context(), v.caller(), api.NewKey{
 		Name: strings.TrimSpace(v.form.Get("name")), Region: v.form.Get("region"),
 		Reach: account.Reach(v.form.Get("reach")), Expires: v.form.Get("expires"),
-		Manage: v.form.Get("manage") != "",
+		Manage: v.form.Get("manage") != "", PerDay: perDay,
 	})
 	if err != nil {
 		return reply{}, err
@@ -34,7 +38,7 @@ func (s *Site) createKey(v *visit) (reply, error) {
 }
 
 // rollKey handles POST /applications/roll. It creates a key with the same name, reach,
-// region, scope and expiry as an existing one, and revokes the old key.
+// region, scope, expiry and limit as an existing one, and revokes the old key.
 func (s *Site) rollKey(v *visit) (reply, error) {
 	old, err := s.ownKey(v, v.form.Get("key"))
 	if err != nil {
@@ -47,6 +51,13 @@ func (s *Site) rollKey(v *visit) (reply, error) {
 	shown := s.toShow(v, key, secret)
 	_, err = call(s, v, api.RevokeKey, api.KeyID{Key: old.ID})
 	return shown, err
+}
+
+// keyLimit reads a key and its calls a day from the form; an empty field removes the
+// limit.
+func keyLimit(v *visit) (api.KeyLimit, error) {
+	n, err := number(v.form, "per_day")
+	return api.KeyLimit{Key: v.form.Get("key"), PerDay: api.Give(n)}, err
 }
 
 // ownKey returns a key of the member that is not revoked.
@@ -113,7 +124,7 @@ func (s *Site) rollKeyQuestion(v *visit) (question, error) {
 	return question{
 		Title: "Give " + keyName(key) + " a new secret?", Button: "Create the new secret", Action: "/applications/roll",
 		Back: "/applications", Field: "key", Value: key.ID,
-		Cuts: []string{"You get a new secret for the same name, reach, region, scope and end.",
+		Cuts: []string{"You get a new secret for the same name, reach, region, scope, end and limit.",
 			"Programs that use the old one, ending in " + key.LastFour + ", are refused within 5 seconds, for good.",
 			lastUse(key, s.DB.Now())},
 	}, err

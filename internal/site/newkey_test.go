@@ -2,8 +2,10 @@ package site
 
 import (
 	"cmp"
+	"fmt"
 	"net/http"
 	"net/url"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -109,6 +111,53 @@ func TestKeyWithAnEnd(t *testing.T) {
 	}))
 	ada.get("/applications").want(t, 200, ">expired<", `aria-label="Calls of past: 1"`)
 	ada.post("/applications/roll", "key", past.ID).want(t, 404, "no active key")
+}
+
+// A key can have a limit of calls a day, which its page and the list show, a new secret
+// keeps, and a form changes. The list shows how many are used today.
+func TestKeyWithALimit(t *testing.T) {
+	tn := newTown(t, nil)
+	ada := tn.as("ada")
+	ada.post("/applications", "name", "agent", "reach", "own", "per_day", "1500").goes(t, newKeyPath)
+	ada.get(newKeyPath).want(t, 200, "at most 1,500 calls a day")
+	old := newest(t, tn)
+	ada.get("/applications/roll?key="+old.ID).want(t, 200, "name, reach, region, scope, end and limit")
+	ada.post("/applications/roll", "key", old.ID).goes(t, newKeyPath)
+	key := newest(t, tn)
+	assert.That(t, key.ID != old.ID && key.PerDay == 1500, key)
+	ada.get("/applications").want(t, 200, "0 of 1,500")
+	now := time.Now().UTC()
+	for i, machine := range []string{"", tn.machine.ID, tn.machine.ID} {
+		check(t, tn.db.RecordUsage(t.Context(), []account.Usage{
+			{CallID: fmt.Sprint("req_", i), Attempt: 1, Started: now, MemberID: key.MemberID, KeyID: key.ID, MachineID: machine, Model: "m"},
+		}))
+	}
+	ada.post("/applications/limit", "key", key.ID, "per_day", "2").goes(t, "/applications")
+	ada.get("/applications").want(t, 200, "limit of calls a day is 2, of which 2 are used", `2 of 2 <span class="state warn">used up</span>`)
+	ada.post("/applications/limit", "key", key.ID, "per_day", "").goes(t, "/applications")
+	ada.get("/applications").want(t, 200, "no limit of calls a day", `<td>2</td>`)
+	assert.Equal(t, newest(t, tn).PerDay, 0, "calls a day")
+	for _, wrong := range []string{"-1", "1000001", "many"} {
+		ada.post("/applications/limit", "key", key.ID, "per_day", wrong).want(t, 400, "per_day")
+		ada.post("/applications", "name", "agent", "reach", "own", "per_day", wrong).want(t, 400, "per_day", `value="`+wrong+`"`)
+	}
+	ada.post("/applications/limit", "key", old.ID, "per_day", "1").want(t, 404, "no active key")
+	tn.as("bob").post("/applications/limit", "key", key.ID, "per_day", "1").want(t, 404, "no active key")
+}
+
+// The lines to paste are in panes, each with its tab in front, and the first is open.
+func TestNewKeyPanes(t *testing.T) {
+	tn := newTown(t, nil)
+	ada := tn.as("ada")
+	ada.post("/applications", "name", "editor", "reach", "own").goes(t, newKeyPath)
+	page := ada.get(newKeyPath).want(t, 200).body
+	tabs := regexp.MustCompile(`<label><input type="radio" name="lines" id="([a-z]+)"( checked)? autocomplete="off">[A-Za-z ]+</label>\n<div><pre data-copy aria-label="[^"]+" id="for-([a-z]+)">`).FindAllStringSubmatch(page, -1)
+	var ids []string
+	for i, tab := range tabs {
+		assert.That(t, tab[1] == tab[3] && (tab[2] != "") == (i == 0), tab)
+		ids = append(ids, tab[1])
+	}
+	assert.Equal(t, strings.Join(ids, " "), "curl python js go anthropic openai", "panes")
 }
 
 // newest returns ada's newest key.

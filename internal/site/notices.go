@@ -88,7 +88,7 @@ func (s *Site) noticeChoices(v *visit) (all []noticeChoice, err error) {
 		{Kind: account.NoticeJoined, Text: "A member joined a group of yours"},
 		{Kind: account.NoticeAccess, Text: "There is a new share of yours or with you, you joined a group, " +
 			"or an admin of one pinned or excluded a machine of yours"},
-		{Kind: account.NoticeSpent, Text: "The calls a day of a share or a group are used up"},
+		{Kind: account.NoticeSpent, Text: "The calls a day of a share, a group or a key are used up"},
 		{Kind: account.NoticeFiles, Text: "Models of a machine of yours were managed from elsewhere"},
 		{Kind: account.NoticeOffline, Text: "A machine of yours is offline for more than an hour"},
 		{Kind: account.NoticeEnding, Text: "A key of yours ends within 7 days"},

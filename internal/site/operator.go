@@ -336,6 +336,7 @@ type machineLine struct {
 	Text, Tone    string // its state
 	kind          words  // of the state, without numbers
 	Models, Slots int
+	Facts         *fleet.MachineFacts // nil: unknown
 }
 
 // allMachinesData is the content of /operator/machines.
@@ -348,7 +349,7 @@ type allMachinesData struct {
 var allMachinesColumns = []column{
 	{Head: "Name", Name: "name"}, {Head: "Owner", Name: "owner"}, {Head: "State", Name: "state"},
 	{Head: "Models", Class: "n", Name: "models", Most: true}, {Head: "Slots", Class: "n", Name: "slots", Most: true},
-	{Head: "Last seen", Name: "seen", Most: true}, {Head: "Id"},
+	{Head: "Computer"}, {Head: "Last seen", Name: "seen", Most: true}, {Head: "Id"},
 }
 
 // allMachinesList are the rules of the list of all machines.
@@ -378,6 +379,9 @@ func (s *Site) allMachines(v *visit) (allMachinesData, error) {
 		row, state := machineLine{Machine: record}, availabilityWords("offline")
 		row.kind = state
 		live := snapshot.Machine(fleet.MachineID(record.ID))
+		if live != nil {
+			row.Facts = live.Facts
+		}
 		switch {
 		case !record.Revoked.IsZero():
 			state = words{"revoked", "bad"}

@@ -205,6 +205,12 @@ func memberPages() []page {
 		post("/applications/roll", (*Site).rollKey),
 		asks("/applications/revoke", (*Site).revokeKeyQuestion),
 		post("/applications/test", (*Site).testKey),
+		formSaying("/applications/limit", api.LimitKey, keyLimit, func(k api.Key) string {
+			if k.PerDay == 0 {
+				return "The key has no limit of calls a day."
+			}
+			return "The key's limit of calls a day is " + api.Number(k.PerDay) + ", of which " + api.Number(k.Today) + " are used."
+		}),
 		form("/applications/revoke", api.RevokeKey, fields,
 			"The key is revoked: it is refused everywhere within 5 seconds."),
 
@@ -228,6 +234,7 @@ func memberPages() []page {
 		asks("/machines/revoke", (*Site).revokeMachineQuestion),
 		formSaying("/machines/revoke", api.RevokeMachine, fields, revokedMachine),
 		onMachine(formSaying("/machines/keep-out", api.KeepMachineOut, keepOut, keptOut)),
+		onMachine(formSaying("/machines/show", api.ShowMachineClass, showClass, shownClass)),
 
 		get(mapPath, (*Site).mapPage),
 		get(livePath+"home", liveStream("/", homeContent)),

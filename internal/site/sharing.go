@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"encoding/base64"
 	"html/template"
+	"net/url"
 	"strconv"
 	"strings"
 
@@ -14,8 +15,8 @@ import (
 )
 
 // number returns the integer in a form field; an empty field is 0.
-func (v *visit) number(name string) (int, error) {
-	text := strings.TrimSpace(v.form.Get(name))
+func number(form url.Values, name string) (int, error) {
+	text := strings.TrimSpace(form.Get(name))
 	n, err := strconv.Atoi(cmp.Or(text, "0"))
 	if err != nil {
 		return 0, fault.New(fault.InvalidRequest, "%s must be a whole number, not %.20q", name, text).WithParam(name)
@@ -35,7 +36,7 @@ func (v *visit) limits(ends bool) (api.LimitChange, error) {
 		name string
 		into *api.Given[int]
 	}{{"concurrent", &c.Concurrent}, {"per_day", &c.PerDay}} {
-		n, err := v.number(field.name)
+		n, err := number(v.form, field.name)
 		if err != nil {
 			return c, err
 		}
@@ -125,7 +126,7 @@ func afterLimits(cut int, warnings []string) string {
 
 // makeInvite handles POST /sharing/invite. Only its response shows the invite's link.
 func (s *Site) makeInvite(v *visit) (reply, error) {
-	uses, err := v.number("uses")
+	uses, err := number(v.form, "uses")
 	if err != nil {
 		return reply{}, err
 	}

@@ -77,11 +77,11 @@ func testPagesOfOthers(t *testing.T, tn *town) {
 		"/account/passkeys/begin": nil, "/account/passkeys": {"answer", key0.create(adas.Challenge)}, "/account/passkeys/remove": {"passkey", passkeys[0].ID},
 		"/sessions/end": {"session", sessions[0].ID},
 		"/applications": {"name", "eves", "reach", "all"}, "/applications/test": {"secret", credential.Mint(credential.APIKey, "home").Reveal()},
-		"/applications/revoke": {"key", key.ID}, "/applications/roll": {"key", key.ID},
+		"/applications/limit": {"key", key.ID, "per_day", "1"}, "/applications/revoke": {"key", key.ID}, "/applications/roll": {"key", key.ID},
 		"/device": {"code", "BCDF-GHJK"}, "/device/decide": {"code", "BCDF-GHJK", "decision", "approve"},
 		"/machines/pause": {"machine", tn.machine.ID}, "/machines/resume": {"machine", tn.machine.ID}, "/machines/hours": {"machine", tn.machine.ID}, "/machines/slots": {"machine", tn.machine.ID, "slots", "1"},
 		"/machines/rename": {"machine", tn.machine.ID, "name", "mine"}, "/machines/revoke": {"machine", tn.machine.ID},
-		"/machines/keep-out": {"machine", tn.machine.ID}, "/machines/files": {"machine", tn.machine.ID, "act", "remove", "model", "words"},
+		"/machines/show": {"machine", tn.machine.ID, "shown", "yes"}, "/machines/keep-out": {"machine", tn.machine.ID}, "/machines/files": {"machine", tn.machine.ID, "act", "remove", "model", "words"},
 		"/try": {"ask", "hello"}, "/try/stream": {"ask", "hello"}, // without a model: eve's own call would not show a secret
 		"/sharing/share": {"with", "eve"}, "/sharing/limits": {"with", "eve"}, "/sharing/end": {"with", "ada"}, "/sharing/invite": {"uses", "x"}, "/sharing/revoke": {"invite", invite.ID},
 		"/sharing/accept": {"code", invite.ID},

@@ -504,12 +504,12 @@ func testDeviceSignIn(t *testing.T, tn *town) {
 	bob.post("/device/decide", "code", denied.user, "decision", "deny").want(t, 200, "Denied")
 	denied.want("access_denied")
 	// A request for a key.
-	key := tn.ask4("scope", "key", "name", "editor", "reach", "own")
-	bob.post("/device", "code", key.user).want(t, 200, "an API key called <strong>editor</strong> that reaches your machines")
+	key := tn.ask4("scope", "key", "name", "editor", "reach", "own", "per_day", "1500")
+	bob.post("/device", "code", key.user).want(t, 200, "an API key called <strong>editor</strong> that reaches your machines, at most 1,500 calls a day")
 	bob.post("/device/decide", "code", key.user, "decision", "approve").want(t, 200, "shown there")
 	got := key.want("")
 	stored, member, err := tn.db.KeyByHash(t.Context(), must1(credential.Parse(got.Secret)).Hash())
-	if err != nil || member.Name != "bob" || stored.Reach != account.ReachOwn || stored.Name != "editor" || stored.ID != got.ID {
+	if err != nil || member.Name != "bob" || stored.Reach != account.ReachOwn || stored.PerDay != 1500 || stored.Name != "editor" || stored.ID != got.ID {
 		t.Errorf("made %+v of %s, %v", stored, member.Name, err)
 	}
 	// If the member is disabled in between, the device gets nothing.
@@ -519,7 +519,7 @@ func testDeviceSignIn(t *testing.T, tn *town) {
 	check(t, tn.db.SetMemberDisabled(t.Context(), tn.members["bob"].ID, true))
 	late.want("invalid_grant")
 	// Invalid requests.
-	for _, form := range [][]string{{"client_id", "kith", "scope", "all"}, {"scope", "machine"}, {"client_id", "kith", "scope", "key", "name", "<b>"}, {"client_id", "kith", "scope", "key", "name", "x", "reach", "universe"}} {
+	for _, form := range [][]string{{"client_id", "kith", "scope", "all"}, {"scope", "machine"}, {"client_id", "kith", "scope", "key", "name", "<b>"}, {"client_id", "kith", "scope", "key", "name", "x", "reach", "universe"}, {"client_id", "kith", "scope", "key", "name", "x", "per_day", "-1"}, {"client_id", "kith", "scope", "key", "name", "x", "per_day", "many"}} {
 		tn.browser().post("/device/code", form...).want(t, 400, `"error":"invalid_`)
 	}
 	tn.browser().post("/device/token", "grant_type", "password").want(t, 400, "unsupported_grant_type")

@@ -3,6 +3,7 @@ package site
 import (
 	"io/fs"
 	"net/http"
+	"path"
 	"regexp"
 	"slices"
 	"strings"
@@ -28,7 +29,7 @@ func TestClassesAndIcons(t *testing.T) {
 	action := regexp.MustCompile(`\{\{[^}]*\}\}`)
 	for _, name := range slices.Concat(must(fs.Glob(files, "templates/*.html")), must(fs.Glob(files, "static/*.js"))) {
 		text := string(must(files.ReadFile(name)))
-		if strings.HasSuffix(name, "marked.js") || strings.HasSuffix(name, "purify.js") { // they use none of our classes
+		if library(name) { // they use none of our classes
 			continue
 		}
 		if strings.HasSuffix(name, "parts.html") {
@@ -57,12 +58,25 @@ func TestClassesAndIcons(t *testing.T) {
 	}
 }
 
+// TestBundles checks that removing lines of comments changes nothing of the bundled scripts.
+func TestBundles(t *testing.T) {
+	for name, parts := range bundles {
+		assert.That(t, !strings.Contains(string(assets()[assetPaths()[name]].body), "`"), name, "has a template literal")
+		assert.That(t, len(parts) > 1, name)
+	}
+}
+
+// library reports whether a static file is one that npm ships.
+func library(name string) bool {
+	return slices.Contains([]string{"uplot.js", "uplot.css", "marked.js", "purify.js", "temml.js", "highlight.js", "pdf.js", "pdf.worker.js"}, path.Base(name))
+}
+
 // TestTokens checks that each color and distance used by a stylesheet, script or page is
 // defined in tokens.css, or set where it is used.
 func TestTokens(t *testing.T) {
 	known, used := map[string]bool{}, map[string]string{}
 	for _, name := range slices.Concat(must(fs.Glob(files, "static/*.css")), must(fs.Glob(files, "static/*.js")), must(fs.Glob(files, "templates/*.html"))) {
-		if strings.Contains(name, "uplot") || strings.HasSuffix(name, "purify.js") || strings.HasSuffix(name, "marked.js") {
+		if library(name) {
 			continue
 		}
 		text := string(must(files.ReadFile(name)))

@@ -26,7 +26,21 @@ type tryData struct {
 	Ask    string      // the question that was not answered
 	Failed *chatAnswer // the refusal
 	Titles string      // of all codes, as JSON, for the script
+	Parts  string      // the paths of what the script loads when it needs it, as JSON
 }
+
+// chatParts returns the paths of what the chat's script loads when it needs it, by the script's
+// names, as JSON.
+var chatParts = sync.OnceValue(func() string {
+	parts := map[string]string{}
+	for name, file := range map[string]string{
+		"worker": "stream.js", "code": "code.js", "files": "files.js", "transfer": "transfer.js", "palette": "palette.js", "rich": "rich.js",
+		"math": "temml.js", "highlight": "highlight.js", "pdf": "pdf.js", "pdfworker": "pdf.worker.js",
+	} {
+		parts[name] = assetPaths()[file]
+	}
+	return string(must(json.Marshal(parts, json.Deterministic(true))))
+})
 
 // titles returns the titles of all codes as JSON.
 var titles = sync.OnceValue(func() string {
@@ -39,12 +53,14 @@ var titles = sync.OnceValue(func() string {
 
 // tryModel is a model that can be chosen.
 type tryModel struct {
-	ID     fleet.ModelID
-	Vision bool // it accepts images
-	Whose  string
-	State  string // availability
-	Speed  string // on the fastest machine; empty: not measured
-	N      int    // index in the live content of the models in reach
+	ID      fleet.ModelID
+	Vision  bool // it accepts images
+	Thinks  bool // it knows reasoning effort
+	Context int  // tokens; 0: unknown
+	Whose   string
+	State   string // availability
+	Speed   string // on the fastest machine; empty: not measured
+	N       int    // index in the live content of the models in reach
 }
 
 // Facts describes the model in a list to choose from.
@@ -61,7 +77,7 @@ type said struct {
 
 func (s *Site) tryData(v *visit) (tryData, error) {
 	models, err := call(s, v, api.ListModels, api.None{})
-	data := tryData{Titles: titles(), Said: conversation(v), Ask: lines(v.form.Get("ask")),
+	data := tryData{Titles: titles(), Parts: chatParts(), Said: conversation(v), Ask: lines(v.form.Get("ask")),
 		Model: fleet.ModelID(cmp.Or(v.form.Get("model"), v.URL.Query().Get("model")))}
 	reached, speeds := s.withOffline(models.Data, v.caller()), s.speeds(v.caller())
 	data.Shape = contentOfModels(reached).shape
@@ -70,8 +86,14 @@ func (s *Site) tryData(v *visit) (tryData, error) {
 		place[m.ID] = i
 	}
 	for _, m := range slices.SortedStableFunc(slices.Values(models.Data), online) {
-		listed := tryModel{ID: m.ID, Vision: slices.Contains(m.Capabilities, "vision"), Whose: m.Whose(),
-			State: m.Availability, N: place[m.ID]}
+		if !m.Chat {
+			if m.ID == data.Model {
+				data.Model = ""
+			}
+			continue
+		}
+		listed := tryModel{ID: m.ID, Vision: slices.Contains(m.Capabilities, "vision"), Thinks: slices.Contains(m.Capabilities, "thinking"),
+			Context: m.ContextLength, Whose: m.Whose(), State: m.Availability, N: place[m.ID]}
 		if speed := speeds[m.ID]; speed > 0 {
 			listed.Speed = rate(speed) + " tokens/s"
 		}

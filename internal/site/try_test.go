@@ -52,7 +52,7 @@ func TestTry(t *testing.T) { onEachStore(t, testTry) }
 
 func testTry(t *testing.T, tn *town) {
 	ada := tn.as("ada")
-	ada.get("/try").want(t, 200, "of-ada", `id="send"`, "No message yet", "Not sealed</a>: this page talks to the hub", "&#34;CASCADE_EXHAUSTED&#34;:&#34;No machine available&#34;", assetPaths()["try.js"])
+	ada.get("/try").want(t, 200, "of-ada", `id="send"`, "No message yet", "Not sealed</a>: this page talks to the hub", "&#34;CASCADE_EXHAUSTED&#34;:&#34;No machine available&#34;", assetPaths()["chat.js"])
 	page := ada.post("/try", "model", "of-ada", "said", "one\r\ntwo", "said", "three", "ask", "is <b> bold?").want(t, 200,
 		"one\ntwo", "three", "is &lt;b&gt; bold?", "ada: is &lt;b&gt; bold?")
 	assert.Equal(t, strings.Count(page.body, `name="said"`), 4, "the next form brings", "messages of 4")
@@ -98,7 +98,9 @@ func TestChoosesOneOfYourOwn(t *testing.T) {
 			ada.post("/applications/test", "secret", key).want(t, 200, step.want+" answered")
 		}
 	}
-	tn.models = []api.Model{strange, shared, own}
+	tn.models = []api.Model{strange, shared, vectors, own}
+	page := ada.get("/try?model=2-vectors").want(t, 200, `<option value="3-own" selected`)
+	assert.Lacks(t, page.body, `value="2-vectors"`, "the models to chat with")
 	ada.get("/try").want(t, 200, "0-fast (eve&#39;s or another&#39;s, in a group · ready)", "1-shared (bob&#39;s · ready)", "3-own (yours · busy)")
 }
 
@@ -140,7 +142,7 @@ func TestTryPolicy(t *testing.T) {
 		assert.Contains(t, policy, part, "the policy lacks")
 	}
 	sent := 0
-	for _, name := range []string{"app.js", "marked.js", "purify.js", "markdown.js", "dom.js", "history.js", "picker.js", "chats.js", "try.js", "stream.js"} {
+	for _, name := range []string{"app.js", "marked.js", "purify.js", "chat.js", "stream.js"} {
 		sent += len(assets()[assetPaths()[name]].zipped)
 	}
 	assert.That(t, sent != 0 && sent <= 120<<10, "the scripts of the page", sent, "bytes over the wire")
@@ -246,4 +248,15 @@ func TestChatAddress(t *testing.T) {
 	page := ada.get("/try/0123abcd").want(t, 200, `id="try"`)
 	assert.Lacks(t, page.body, "<footer>", "the page")
 	assert.Equal(t, ada.get("/try/0123abcd/more").status, http.StatusNotFound, "below a chat")
+}
+
+// TestWhatModelsOfChatCan checks that the page's script learns what it offers of a model: images,
+// reasoning effort, and the bar of its context.
+func TestWhatModelsOfChatCan(t *testing.T) {
+	tn := newTown(t, nil)
+	tn.models = []api.Model{
+		{ID: "all", Availability: "ready", Via: "own", Chat: true, ContextLength: 4096, Capabilities: []string{"thinking", "tools", "vision"}},
+		{ID: "none", Availability: "ready", Via: "own", Chat: true},
+	}
+	tn.as("ada").get("/try").want(t, 200, `<option value="all" selected data-vision data-thinks data-context="4096" data-n=`, `<option value="none" data-n=`)
 }

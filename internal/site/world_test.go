@@ -82,7 +82,7 @@ func worldOn(t *testing.T, config store.Config) *world {
 			if w.models != nil {
 				return w.models, nil
 			}
-			return []api.Model{{ID: fleet.ModelID("of-" + c.Name)}}, nil
+			return []api.Model{{ID: fleet.ModelID("of-" + c.Name), Chat: true}}, nil
 		},
 		Control: func(_ context.Context, id fleet.MachineID, c fleet.Control) error {
 			assert.Equal(t, string(id), w.machine.ID, "machine", id, "was to be changed")
@@ -114,6 +114,7 @@ func worldOn(t *testing.T, config store.Config) *world {
 		Confirmed: func(time.Time) bool { return !w.blind },
 		Running:   func() []fleet.ActiveCall { return w.uses },
 		Queued:    func(*fleet.Machine) int { return w.queued },
+		KeyLoad:   func(string) *fleet.LimitLoad { return nil },
 		Trace:     db.Trace,
 		Nodes: func() []api.Node {
 			return []api.Node{{Name: "a", Alive: true, Here: true, Linked: true, Machines: 1, Calls: 1}, {Name: "b", Alive: true, Linked: true}}

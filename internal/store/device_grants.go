@@ -26,6 +26,7 @@ func (db *DB) CreateGrant(ctx context.Context, g account.Grant) error {
 		return q.InsertGrant(ctx, query.InsertGrantParams{
 			ID: g.ID, Hash: g.Hash[:], UserCode: g.UserCode, Kind: string(g.Kind), Name: g.Name, Reach: string(g.Reach), Region: g.Region,
 			Client: g.Client, Address: g.Address, Created: millis(g.Created), Expires: millis(g.Expires), KeyExpires: millis(g.KeyExpires), Manage: g.Manage,
+			PerDay: g.PerDay,
 		})
 	}, "create a request for approval")
 }
@@ -84,7 +85,7 @@ func (db *DB) RedeemGrant(ctx context.Context, hash [32]byte, m account.Machine,
 			m.OwnerID = whose.ID
 			return changed(fleet.MachineChanged, m.ID), insertMachine(ctx, q, m)
 		}
-		k.MemberID, k.Name, k.Reach, k.Manage, k.Expires = whose.ID, g.Name, account.Reach(g.Reach), g.Manage, timeOf(g.KeyExpires)
+		k.MemberID, k.Name, k.Reach, k.Manage, k.Expires, k.PerDay = whose.ID, g.Name, account.Reach(g.Reach), g.Manage, timeOf(g.KeyExpires), g.PerDay
 		return changed(fleet.KeyChanged, k.ID), insertKey(ctx, q, k)
 	}, "redeem a request")
 	return member(whose), err
@@ -95,5 +96,6 @@ func grant(row query.DeviceGrant) account.Grant {
 		ID: row.ID, Hash: hashOf(row.Hash), UserCode: row.UserCode, Kind: account.GrantKind(row.Kind), Name: row.Name,
 		Reach: account.Reach(row.Reach), Region: row.Region, Client: row.Client, Address: row.Address, State: account.GrantState(row.State),
 		MemberID: row.MemberID, Created: timeOf(row.Created), Expires: timeOf(row.Expires), KeyExpires: timeOf(row.KeyExpires), Manage: row.Manage,
+		PerDay: row.PerDay,
 	}
 }

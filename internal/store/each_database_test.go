@@ -56,6 +56,7 @@ func onDatabase(t *testing.T, open func(t *testing.T) *store.DB) {
 		{"what is due to be noticed", testDueNotices},
 		{"who is mailed", testMembersToMail},
 		{"kept out of all", testKeptOutOfAll},
+		{"shown class", testShownClass},
 		{"disabled member", testDisabledMember},
 		{"last operator", testLastOperator},
 		{"epoch", testEpoch},

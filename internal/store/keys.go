@@ -53,6 +53,14 @@ func (db *DB) RevokeOwnKey(ctx context.Context, memberID, id string, now time.Ti
 	}, "revoke key %q of member %q", id, memberID)
 }
 
+// LimitOwnKey sets how many calls a day a key of the member may make, 0 for no limit;
+// ErrNotFound if it is not live or is another member's.
+func (db *DB) LimitOwnKey(ctx context.Context, memberID, id string, perDay int) error {
+	return db.change(ctx, func(q *query.Queries) ([]fleet.Change, error) {
+		return changed(fleet.KeyChanged, id), oneRow(q.LimitOwnKey(ctx, id, memberID, perDay))
+	}, "limit key %q of member %q", id, memberID)
+}
+
 // TouchKeys records when keys were last used, by id. It ignores a time before the
 // recorded one and an unknown id.
 func (db *DB) TouchKeys(ctx context.Context, used map[string]time.Time) error {
@@ -75,6 +83,7 @@ func insertKey(ctx context.Context, q *query.Queries, k account.Key) error {
 		ID: k.ID, MemberID: k.MemberID, Name: k.Name, Region: k.Region, Reach: string(k.Reach),
 		Hash: k.Hash[:], LastFour: k.LastFour,
 		Created: millis(k.Created), LastUsed: millis(k.LastUsed), Revoked: millis(k.Revoked), Expires: millis(k.Expires), Manage: k.Manage,
+		PerDay: k.PerDay,
 	})
 }
 
@@ -83,5 +92,6 @@ func key(row query.Key) account.Key {
 		ID: row.ID, MemberID: row.MemberID, Name: row.Name, Region: row.Region, Reach: account.Reach(row.Reach),
 		Hash: hashOf(row.Hash), LastFour: row.LastFour,
 		Created: timeOf(row.Created), LastUsed: timeOf(row.LastUsed), Revoked: timeOf(row.Revoked), Expires: timeOf(row.Expires), Manage: row.Manage,
+		PerDay: row.PerDay,
 	}
 }

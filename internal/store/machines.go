@@ -85,6 +85,14 @@ func (db *DB) RevokeMachine(ctx context.Context, id string, now time.Time) error
 	}, "revoke machine %q", id)
 }
 
+// ShowClass sets whether others see the sizes of the GPUs and the memory of a live machine
+// of the owner; ErrNotFound if there is no such machine.
+func (db *DB) ShowClass(ctx context.Context, ownerID, id string, shown bool) error {
+	return db.change(ctx, func(q *query.Queries) ([]fleet.Change, error) {
+		return changed(fleet.MachineChanged, id), oneRow(q.ShowClass(ctx, id, ownerID, shown))
+	}, "change what others see of machine %q", id)
+}
+
 // NextGeneration returns the number of a new tunnel of the machine. It is greater than
 // those of the machine's earlier tunnels to any hub, and at least the current time in
 // milliseconds, so that a database that lost recent writes does not return the same
@@ -164,5 +172,6 @@ func machine(row query.Machine, owner string) account.Machine {
 		Hash: hashOf(row.Hash), LastFour: row.LastFour,
 		Created: timeOf(row.Created), LastSeen: timeOf(row.LastSeen), Revoked: timeOf(row.Revoked),
 		Offers: row.Offers, Generation: row.Generation, KeptOut: row.KeptOut,
+		ShowsClass: row.ShowsClass,
 	}
 }

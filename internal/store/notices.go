@@ -139,7 +139,8 @@ func (db *DB) KeysEnding(ctx context.Context, since, until time.Time) ([]account
 }
 
 // SpentLimits returns the daily limits that are used up on the day of now and whose
-// owners have no notice about it yet. Calls are counted as for routing.
+// owners, or members for keys, have no notice about it yet. Calls are counted as for
+// routing.
 func (db *DB) SpentLimits(ctx context.Context, now time.Time) (spent []account.SpentLimit, err error) {
 	day := millis(dayOf(now))
 	shares, err := db.query.DayOfLimitedShares(ctx, day, string(account.NoticeSpent))
@@ -165,7 +166,14 @@ func (db *DB) SpentLimits(ctx context.Context, now time.Time) (spent []account.S
 	for _, row := range groups {
 		spent = append(spent, account.SpentLimit{GroupID: row.GroupID, Group: row.Name, OwnerID: row.OwnerID, PerDay: row.PerDay})
 	}
-	return spent, db.wrap(err, "count the day's calls of limited groups")
+	if err != nil {
+		return nil, db.wrap(err, "count the day's calls of limited groups")
+	}
+	keys, err := db.query.SpentKeys(ctx, day, string(account.NoticeSpent))
+	for _, row := range keys {
+		spent = append(spent, account.SpentLimit{KeyID: row.ID, Key: row.Name, LastFour: row.LastFour, OwnerID: row.MemberID, PerDay: row.PerDay})
+	}
+	return spent, db.wrap(err, "count the day's calls of limited keys")
 }
 
 // OperatorsSince returns the ids of the operators whose accounts existed at that time.

@@ -162,6 +162,22 @@ func testDueNotices(t *testing.T, db *store.DB) {
 	same(t, spent(), []account.SpentLimit{byGroup})
 	ok(t, db.AddNotices(ctx, []account.Notice{{MemberID: ada.ID, Kind: account.NoticeSpent, Subject: lab.ID, Occasion: day}}, start))
 	same(t, spent(), []account.SpentLimit{})
+
+	// For a key, only calls that ran on a machine count.
+	key := newKey(t, db, bob, "bob")
+	ok(t, db.LimitOwnKey(ctx, bob.ID, key.ID, 2))
+	for i, at := range []time.Time{start.AddDate(0, 0, -1), start, start, later(2)} {
+		same(t, spent(), []account.SpentLimit{})
+		u := aCall(fmt.Sprint("of the key ", i), 1)
+		u.MemberID, u.KeyID, u.Started = bob.ID, key.ID, at
+		if i == 1 {
+			u.MachineID, u.OwnerID = "", ""
+		}
+		ok(t, db.RecordUsage(ctx, []account.Usage{u}))
+	}
+	same(t, spent(), []account.SpentLimit{{KeyID: key.ID, Key: key.Name, LastFour: key.LastFour, OwnerID: bob.ID, PerDay: 2}})
+	ok(t, db.AddNotices(ctx, []account.Notice{{MemberID: bob.ID, Kind: account.NoticeSpent, Subject: key.ID, Occasion: day}}, start))
+	same(t, spent(), []account.SpentLimit{})
 }
 
 // testMembersToMail checks that a member with a verified address is mailed at intervals,

@@ -51,7 +51,7 @@ func testKeys(t *testing.T, db *store.DB) {
 			Hash: sha256.Sum256([]byte{byte(i)}), LastFour: "Zz09", Created: later(i),
 		}
 		if i == 1 {
-			k.Expires = later(-1) // the caller has to check it
+			k.Expires, k.PerDay = later(-1), 100 // the caller has to check both
 		}
 		ok(t, db.CreateKey(ctx, k))
 		keys = append(keys, k)
@@ -74,12 +74,22 @@ func testKeys(t *testing.T, db *store.DB) {
 	keys[0].LastUsed, keys[1].LastUsed = later(60), later(61)
 	same(t, must[[]account.Key](t)(db.Keys(ctx, ada.ID)), keys)
 
+	changes := watch(t, db)
+	ok(t, db.LimitOwnKey(ctx, ada.ID, keys[0].ID, 7))
+	expect(t, changes(), fleet.Change{Kind: fleet.KeyChanged, ID: keys[0].ID})
+	ok(t, db.LimitOwnKey(ctx, ada.ID, keys[1].ID, 0))
+	keys[0].PerDay, keys[1].PerDay = 7, 0
+	fails(t, db.LimitOwnKey(ctx, bob.ID, keys[0].ID, 8), store.ErrNotFound)
+	fails(t, db.LimitOwnKey(ctx, ada.ID, keys[0].ID, -1), store.ErrInvalid)
+	same(t, must[[]account.Key](t)(db.Keys(ctx, ada.ID)), keys)
+
 	ok(t, db.RevokeKey(ctx, keys[1].ID, later(70)))
 	keys[1].Revoked = later(70)
 	fails(t, assert.Err(db.KeyByHash(ctx, keys[1].Hash)), store.ErrNotFound)
 	fails(t, assert.Err(db.Key(ctx, keys[1].ID)), store.ErrNotFound)
 	fails(t, assert.Err(db.Key(ctx, "key_gone")), store.ErrNotFound)
 	fails(t, db.RevokeKey(ctx, keys[1].ID, later(71)), store.ErrNotFound)
+	fails(t, db.LimitOwnKey(ctx, ada.ID, keys[1].ID, 9), store.ErrNotFound)
 	fails(t, db.RevokeKey(ctx, "key_gone", later(71)), store.ErrNotFound)
 	same(t, must[[]account.Key](t)(db.Keys(ctx, ada.ID)), keys)
 

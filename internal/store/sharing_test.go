@@ -403,6 +403,31 @@ func testLastAdminRace(t *testing.T, db *store.DB) {
 	}
 }
 
+// testShownClass checks that only a machine's owner decides what others see of it, that it is
+// off at first, and that hubs are notified.
+func testShownClass(t *testing.T, db *store.DB) {
+	ctx := t.Context()
+	ada, bob := newMember(t, db, "ada"), newMember(t, db, "bob")
+	box := newMachine(t, db, ada, "box")
+	shown := func() bool {
+		t.Helper()
+		kept, _, err := db.Facts("eu").ActiveMachine(ctx, fleet.MachineID(box.ID))
+		ok(t, err)
+		return kept.ShowsClass
+	}
+	same(t, shown(), false)
+	changes := watch(t, db)
+	fails(t, db.ShowClass(ctx, bob.ID, box.ID, true), store.ErrNotFound)
+	same(t, changes(), []fleet.Change{})
+	ok(t, db.ShowClass(ctx, ada.ID, box.ID, true))
+	expect(t, changes(), fleet.Change{Kind: fleet.MachineChanged, ID: box.ID})
+	same(t, shown(), true)
+	ok(t, db.ShowClass(ctx, ada.ID, box.ID, false))
+	same(t, shown(), false)
+	ok(t, db.RevokeMachine(ctx, box.ID, start))
+	fails(t, db.ShowClass(ctx, ada.ID, box.ID, true), store.ErrNotFound)
+}
+
 // testKeptOutOfAll checks that an owner can keep a machine out of every group, and that
 // routing sees it.
 func testKeptOutOfAll(t *testing.T, db *store.DB) {

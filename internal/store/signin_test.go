@@ -177,7 +177,7 @@ func testGrants(t *testing.T, db *store.DB) {
 			Client: "kith", Address: "192.0.2.1", State: account.GrantWaiting, Created: start, Expires: later(600),
 		}
 		if kind == account.GrantKey {
-			g.KeyExpires = later(9000)
+			g.KeyExpires, g.PerDay = later(9000), 50
 		}
 		ok(t, db.CreateGrant(ctx, g))
 		return g
@@ -236,11 +236,11 @@ func testGrants(t *testing.T, db *store.DB) {
 	same(t, must[account.Machine](t)(db.OwnMachine(ctx, bob.ID, newDen.ID)).Name, "den-2")
 	same(t, must[account.Grant](t)(db.Grant(ctx, den.Hash)).State, account.GrantUsed)
 
-	// A key gets the request's name, reach and expiry.
+	// A key gets the request's name, reach, expiry and limit.
 	ok(t, assert.Err(db.DecideGrant(ctx, key.UserCode, account.GrantApproved, ada.ID, later(2))))
 	made := account.Key{ID: account.NewID("key_"), Region: "eu", Name: "other", Reach: account.ReachAll, Hash: hashOf("secret"), Created: start}
 	ok(t, assert.Err(db.RedeemGrant(ctx, key.Hash, account.Machine{}, made, later(3))))
-	made.MemberID, made.Name, made.Reach, made.Expires = ada.ID, "key", account.ReachOwn, key.KeyExpires
+	made.MemberID, made.Name, made.Reach, made.Expires, made.PerDay = ada.ID, "key", account.ReachOwn, key.KeyExpires, 50
 	same(t, must[[]account.Key](t)(db.Keys(ctx, ada.ID)), []account.Key{made})
 
 	// If the member was disabled in between, nothing is created.

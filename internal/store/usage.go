@@ -289,6 +289,18 @@ func (db *DB) CallsOfKeys(ctx context.Context, memberID string, since time.Time)
 	return calls, db.wrap(err, "count the calls of the keys of member %q", memberID)
 }
 
+// DayOfKeys returns how many calls of each key of the member began on the UTC day of now
+// and ran on a machine. Keys without such calls are left out, and so are calls that still
+// run.
+func (db *DB) DayOfKeys(ctx context.Context, memberID string, now time.Time) (map[string]int64, error) {
+	rows, err := db.query.DayOfKeys(ctx, memberID, millis(dayOf(now)))
+	calls := make(map[string]int64, len(rows))
+	for _, row := range rows {
+		calls[row.KeyID] = row.Calls
+	}
+	return calls, db.wrap(err, "count the day's calls of the keys of member %q", memberID)
+}
+
 func usageRow(u account.Usage) query.InsertUsageParams {
 	return query.InsertUsageParams{
 		CallID: u.CallID, Attempt: int64(u.Attempt), Started: millis(u.Started),

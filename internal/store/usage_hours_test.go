@@ -84,6 +84,9 @@ func testUsageHours(t *testing.T, db *store.DB) {
 		u := aCall(fmt.Sprint("call-", i), 1)
 		u.Started = start.Add(-time.Duration(random.IntN(30*3600)) * time.Second)
 		u.MemberID, u.OwnerID = fmt.Sprint("mem_", i%2), []string{"", "mem_1", "mem_2"}[i%3]
+		if u.OwnerID == "" { // it did not run
+			u.MachineID = ""
+		}
 		u.KeyID = []string{"", "key_1", "key_2"}[random.IntN(3)]
 		u.FirstToken = time.Duration(random.IntN(4)) * 700 * time.Millisecond
 		if random.IntN(4) > 0 {
@@ -132,6 +135,16 @@ func testUsageHours(t *testing.T, db *store.DB) {
 		}
 	}
 	same(t, must[map[string]int64](t)(db.CallsOfKeys(ctx, "mem_1", start.Add(-7*time.Hour))), calls)
+
+	// Of the calls of a day only those count that ran on a machine.
+	clear(calls)
+	for _, u := range records {
+		if u.MemberID == "mem_1" && u.KeyID != "" && u.MachineID != "" && !u.Started.Before(start.Truncate(24*time.Hour)) {
+			calls[u.KeyID]++
+		}
+	}
+	same(t, must[map[string]int64](t)(db.DayOfKeys(ctx, "mem_1", start)), calls)
+	same(t, must[map[string]int64](t)(db.DayOfKeys(ctx, "mem_1", start.AddDate(0, 0, 1))), map[string]int64{})
 }
 
 // testUsageHoursEnd checks that hourly sums are deleted after 13 weeks, but not because

@@ -18,7 +18,8 @@ import (
 //   - 1: kith 1.0.0
 //   - 2, November 2026: the member models of POST /control
 //   - 3, November 2026: sealed calls
-const Version = 3
+//   - 4, November 2026: facts of models and machines, gauges
+const Version = 4
 
 // Protocol is the Upgrade token of GET /tunnel. The alternative is "websocket", with
 // Sec-WebSocket-Protocol: kith-tunnel-1.
@@ -47,6 +48,8 @@ type Advertisement struct {
 	Models []Model  `json:"models"`
 	// Seals are the keys that calls can be sealed for, the newest first, at most MaxSeals.
 	Seals []fleet.SealKey `json:"seals,omitzero"`
+	// Facts describe the machine; absent: unknown.
+	Facts *fleet.MachineFacts `json:"facts,omitzero"`
 }
 
 // MaxSeals is the maximum number of keys in an Advertisement.
@@ -63,6 +66,7 @@ type Model struct {
 	Free          int      `json:"free"`
 	Local         int      `json:"local"` // used by calls that are not from this tunnel
 	Engine        string   `json:"engine,omitempty"`
+	fleet.ModelFacts
 }
 
 // POST PathTokenize counts the tokens of a chat call's body, which has at most

@@ -66,7 +66,7 @@ var checks = {
 
   // breaks finds words of code in a sentence that go on in the next line.
   breaks() {
-    return [...document.querySelectorAll("article code > span")].filter((e) => e.getClientRects().length > 1).map((e) => "goes on in the next line: " + e.textContent);
+    return [...document.querySelectorAll("article :not(pre) > code > span")].filter((e) => e.getClientRects().length > 1).map((e) => "goes on in the next line: " + e.textContent);
   },
 
   // cut finds tables of which a part is out of sight, except in the documentation.

@@ -128,22 +128,6 @@
     select.closest("label").before(label);
   }
 
-  // Many checkboxes get a field that shortens them in the same way; what is checked stays.
-  function choices(root) {
-    for (const choice of root.querySelectorAll("fieldset[data-find]")) {
-      const labels = [...choice.querySelectorAll("label:has([type=checkbox])")], field = document.createElement("input");
-      if (labels.length <= 8) continue;
-      field.type = "search";
-      field.setAttribute("aria-label", field.placeholder = "Find " + choice.dataset.find);
-      field.addEventListener("input", () => {
-        const words = field.value.toLowerCase().split(/\s+/);
-        for (const label of labels) label.hidden = !label.control.checked && !words.every((word) => label.textContent.toLowerCase().includes(word));
-      });
-      field.addEventListener("keydown", (event) => { if (event.key === "Enter") event.preventDefault(); }); // it would send the form
-      labels[0].parentElement.before(field);
-    }
-  }
-
   // The lines to paste name the model that is chosen, if its id can be pasted.
   document.addEventListener("change", (event) => {
     const chosen = event.target.form?.id === "test" && event.target.selectedOptions?.[0];
@@ -165,6 +149,13 @@
     return field.value !== field.defaultValue;
   }
 
+  // Does to a new part of the page what is done to the page.
+  function ready(part) {
+    localise(part);
+    copies(part);
+    label(part);
+  }
+
   // Loads the element with an id of the page at an address; null: there is none.
   async function load(address, id, signal) {
     const response = await fetch(address, { headers: { Accept: "text/html", "X-Kith-Refresh": "1" }, signal });
@@ -180,62 +171,8 @@
     const same = mark && `${at.localName}[${mark}="${CSS.escape(at.getAttribute(mark))}"]`;
     old.replaceWith(document.adoptNode(fresh));
     for (const d of open) if (d) document.getElementById(d)?.setAttribute("open", "");
-    localise(fresh);
-    copies(fresh);
-    label(fresh);
+    ready(fresh);
     if (same) fresh.querySelector(same)?.focus({ preventScroll: true });
-  }
-
-  // A link with data-panel leads to a page with a panel. It opens at the side of the page that the
-  // link is on, which has that address while it is open.
-  function showPanel(panel, back) {
-    panel.removeAttribute("open");
-    panel.showModal();
-    const close = (event) => {
-      event?.preventDefault();
-      panel.close();
-    };
-    panel.querySelector("[data-close]").addEventListener("click", close);
-    panel.addEventListener("click", (event) => { // beside the panel
-      if (event.target === panel && event.clientX < panel.getBoundingClientRect().left && ![...panel.querySelectorAll("input, select, textarea")].some(typed)) close();
-    });
-    panel.addEventListener("close", () => {
-      panel.remove();
-      if (history.state?.panel) history.back();
-      else history.replaceState(null, "", back);
-    });
-  }
-
-  async function openPanel(address) {
-    const back = location.href, at = new URL(address);
-    if (at.pathname === location.pathname) { // the list under the panel stays as it was asked for
-      for (const [name, value] of new URLSearchParams(location.search)) if (!at.searchParams.has(name)) at.searchParams.set(name, value);
-    }
-    address = at.href;
-    let panel = null;
-    try { panel = await load(address, "panel"); } catch { /* without a connection the browser reports it */ }
-    if (!panel) return location.assign(address);
-    document.getElementById("panel")?.remove();
-    document.querySelector("main").append(document.adoptNode(panel));
-    for (const part of [localise, copies, label, choices]) part(panel);
-    history.pushState({ panel: true }, "", address);
-    showPanel(panel, back);
-  }
-
-  document.addEventListener("click", (event) => {
-    const link = event.target.closest?.("a[data-panel]");
-    if (!link || event.button || event.metaKey || event.ctrlKey || event.shiftKey || event.altKey) return;
-    event.preventDefault();
-    openPanel(link.href);
-  });
-  addEventListener("popstate", () => {
-    const panel = document.getElementById("panel");
-    if (history.state?.panel) location.reload(); // Forward: the page has it
-    else if (panel?.open) panel.close();
-  });
-  {
-    const panel = document.getElementById("panel");
-    if (panel) showPanel(panel, panel.querySelector("[data-close]").href);
   }
 
   // The address of a list as it is shown; undefined: the element is none.
@@ -329,6 +266,10 @@
     }
 
     function put(element, [text, tone]) {
+      if (element.tagName === "METER") {
+        element.value = text || 0;
+        return;
+      }
       element.textContent = text || element.dataset.idle;
       element.setAttribute("class", tone ? "state " + tone : ""); // an SVG element has no className to set
     }
@@ -368,11 +309,13 @@
   for (const place of document.querySelectorAll("[data-list]")) if (document.getElementById(place.id + "-find")) list(place);
   if (window.EventSource) for (const place of document.querySelectorAll("[data-stream]")) if (place.id) follow(place);
 
+  const openPanel = globalThis.panels?.({ load, ready, typed }); // pages with panels have panel.js
+
   // A link to a part of the page opens that part.
   function unfold() {
     const at = document.getElementById(location.hash.slice(1)); // :target does not match before the page is loaded
     if (!at) return;
-    if ("panel" in at.dataset) return openPanel(at.href);
+    if ("panel" in at.dataset) return openPanel?.(at.href);
     if ("moved" in at.dataset) return location.replace(at.href.includes("#") ? at.href : at.href + location.hash);
     for (let e = at; e; e = e.parentElement) if (e.tagName === "DETAILS") e.open = true;
     if (at.tagName === "DETAILS") at.querySelector("input, select, textarea")?.focus();
@@ -384,8 +327,5 @@
   });
   unfold();
 
-  localise(document);
-  copies(document);
-  label(document);
-  choices(document);
+  ready(document);
 })();

@@ -1,10 +1,10 @@
-// The list of the chats of this browser, which can be searched, renamed, pinned and deleted.
+// The list of the chats of this browser, which can be searched, renamed, pinned, exported and deleted.
 "use strict";
 
 // Returns the function that reads the chats and draws the list. current returns the id of the
 // chat that is shown. changed gets the id of a chat and the fields that it is about to get,
-// removed the id of one to delete.
-const chatList = (chats, { current, changed, removed }) => {
+// removed the id of one to delete, exported a chat and the name of a form.
+const chatList = (chats, { current, changed, removed, exported }) => {
   const at = (id) => document.getElementById(id);
   const place = at("history"), find = at("find"), menu = at("chat-menu");
   let all = [], chosen = null;
@@ -46,13 +46,11 @@ const chatList = (chats, { current, changed, removed }) => {
       list.append(row(chat));
     }
     if (found.length === 0) place.append(element("p", "muted", all.length === 0 ? "Chats are kept in this browser alone." : "No chats match."));
-    at("clear").hidden = all.length === 0;
+    for (const id of ["clear", "export-all"]) at(id).hidden = all.length === 0;
   }
 
-  const textOf = (chat) => [chat.title, ...chat.turns.flatMap((turn) => [turn.ask, ...turn.answers.map((answer) => answer.text)])].join("\n").toLowerCase();
-
   async function load() {
-    all = (await chats.all()).map((chat) => ({ chat, text: textOf(chat) }));
+    all = (await chats.all()).map((chat) => ({ chat, text: textOfChat(chat) }));
     draw();
   }
 
@@ -95,6 +93,8 @@ const chatList = (chats, { current, changed, removed }) => {
   }
   menuItem("pin", ({ chat }) => change(chat, { pinned: !chat.pinned }));
   menuItem("rename", rename);
+  menuItem("export-markdown", ({ chat }) => exported(chat, "Markdown"));
+  menuItem("export-json", ({ chat }) => exported(chat, "JSON"));
   menuItem("delete", async ({ chat }) => {
     await removed(chat.id);
     load();
@@ -102,3 +102,6 @@ const chatList = (chats, { current, changed, removed }) => {
   find.addEventListener("input", draw);
   return load;
 };
+
+// Returns what a search finds of a chat, in lower case.
+const textOfChat = (chat) => [chat.title, ...chat.turns.flatMap(({ ask, files = [], answers }) => [ask, ...files.map(({ name }) => name), ...answers.map(({ text }) => text)])].join("\n").toLowerCase();

@@ -33,6 +33,7 @@ const chatHistory = (member) => {
 
   return {
     all,
+    most,
     async get(id) {
       const found = await act("readonly", (chats) => chats.get(id));
       return found?.member === member ? found : undefined;
@@ -42,6 +43,8 @@ const chatHistory = (member) => {
       if (await act("readonly", (chats) => chats.index("member").count(member), 0) <= most) return;
       for (const old of (await all()).slice(most)) await act("readwrite", (chats) => chats.delete(old.id));
     },
+    // Reports whether the database has a chat with this id, of any member.
+    has: async (id) => (await act("readonly", (chats) => chats.count(id), 0)) > 0,
     remove: (id) => act("readwrite", (chats) => chats.delete(id)),
     async clear() {
       for (const chat of await all()) await act("readwrite", (chats) => chats.delete(chat.id));

@@ -1,6 +1,7 @@
 // Renders answers in Markdown. HTML in them is shown as text, an image becomes a link, and
 // only links to the web and to e-mail addresses are kept. DOMPurify then removes everything
-// that is not in a list of plain elements.
+// that is not in a list of plain elements. A formula is code of the class math, until rich.js
+// typesets it.
 "use strict";
 
 const markdown = (() => {
@@ -15,10 +16,33 @@ const markdown = (() => {
       code: (token) => '<pre><code class=\'language-' + (token.lang || "").replace(/[^\w+#.-].*/s, "") + "'>" + escape(token.text) + "</code></pre>",
     },
   });
+  // Formulas are between $ or \( \), and between $$ or \[ \] if they are displayed. A $ beside a space
+  // inside, or a letter or digit outside, is a currency.
+  const inline = [[/^\$\$((?:\\.|[^\\$])+)\$\$/, true], [/^\\\[([^]+?)\\\]/, true], [/^\$(?!\s)((?:\\.|[^\\$\n])+)(?<!\s)\$(?!\w)/, false], [/^\\\(([^]+?)\\\)/, false]];
+  const blocks = [[/^ {0,3}\$\$((?:(?!\n\s*\n|\$\$)[^])+)\$\$[ \t]*(?:\n|$)/, true], [/^ {0,3}\\\[((?:(?!\n\s*\n|\\\])[^])+)\\\][ \t]*(?:\n|$)/, true]];
+  const formula = (level, forms, begin) => ({
+    name: level + "-formula",
+    level,
+    start: (src) => begin.exec(src)?.index,
+    tokenizer(src) {
+      for (const [form, display] of forms) {
+        const found = form.exec(src);
+        if (found) return { type: level + "-formula", raw: found[0], text: found[1].trim(), display };
+      }
+      return undefined;
+    },
+    renderer({ text, display }) {
+      const code = "<code class='math" + (display ? " display" : "") + "'>" + escape(text) + "</code>";
+      return level === "block" ? "<p>" + code + "</p>" : code;
+    },
+  });
+  parser.use({ extensions: [formula("block", blocks, /\n {0,3}(?:\$\$|\\\[)/), formula("inline", inline, /(?<![\w\\$])\$|\\[([]/)] });
+
   const plain = {
     RETURN_DOM_FRAGMENT: true,
     ALLOWED_TAGS: ["p", "br", "strong", "em", "del", "code", "pre", "blockquote", "ul", "ol", "li", "h1", "h2", "h3", "h4", "h5", "h6", "hr", "table", "thead", "tbody", "tr", "th", "td", "a"],
     ALLOWED_ATTR: ["href", "start", "align", "class"],
+    ADD_URI_SAFE_ATTR: ["start", "align"], // these are no addresses, which ALLOWED_URI_REGEXP is for
     ALLOWED_URI_REGEXP: /^(?:https?:\/\/|mailto:)/i,
     ALLOW_DATA_ATTR: false,
     ALLOW_ARIA_ATTR: false,
@@ -63,6 +87,19 @@ const markdown = (() => {
     return [...drawn.childNodes];
   }
 
+  // Has rich.js typeset the formulas and colour the code of complete blocks. Returns a promise if a
+  // part has to be loaded for it.
+  let rich = null;
+  function enrich(nodes) {
+    const codes = nodes.flatMap((node) => (node.nodeType === 1 ? [...node.querySelectorAll("code.math, pre > code[class]")] : []));
+    if (codes.length === 0 || !markdown.load) return undefined;
+    if (rich) return rich.enrich(codes, markdown.load);
+    return markdown.load("rich").then((loaded) => {
+      rich = loaded;
+      return rich.enrich(codes, markdown.load);
+    }).catch(() => {}); // they are shown as they were written
+  }
+
   // One streamed answer. Complete blocks are drawn once; only the last one, which may still
   // change, is drawn again.
   class Answer {
@@ -74,6 +111,7 @@ const markdown = (() => {
       this.last = []; // its nodes
       this.links = {};
       this.raw = null; // the element with the original text
+      this.rich = undefined; // a promise while a part is loaded
     }
 
     add(text) { this.text += text.replaceAll("\r", ""); }
@@ -109,7 +147,9 @@ const markdown = (() => {
       } else if (tokens.length > 0) {
         for (const node of this.last) node.remove();
         for (const token of tokens.slice(0, last)) this.from += token.raw.length;
-        this.into.append(...draw(tokens.slice(0, last)));
+        const complete = draw(tokens.slice(0, last));
+        this.into.append(...complete);
+        this.rich = enrich(complete) ?? this.rich;
         this.last = draw(tokens.slice(last));
         this.into.append(...this.last);
         this.code = null;
@@ -124,9 +164,13 @@ const markdown = (() => {
     // with definitions is drawn again.
     end() {
       this.draw();
-      if (!this.raw && Object.keys(this.links).length > 0) this.into.replaceChildren(...draw(this.lex(this.text)));
+      if (this.raw) return;
+      if (Object.keys(this.links).length > 0) this.into.replaceChildren(...this.last = draw(this.lex(this.text)));
+      this.code = null;
+      this.rich = Promise.all([this.rich, enrich(this.last)]);
     }
   }
 
-  return { Answer, copyButton };
+  // load, which is set later, returns a promise of a part of the page by name.
+  return { Answer, copyButton, load: null };
 })();

@@ -4,7 +4,6 @@
 
 const modelPicker = (select) => {
   const label = select.closest("label"), name = label.firstElementChild.textContent;
-  let found = [], active = -1;
 
   const button = element("button", "secondary picker");
   const field = element("input"), list = element("ul"), none = element("p", "muted", "No models match");
@@ -16,16 +15,10 @@ const modelPicker = (select) => {
   panel.id = select.id + "-list";
   panel.setAttribute("role", "dialog");
   panel.setAttribute("aria-label", name);
-  field.type = "search";
-  field.autofocus = true; // when the list opens
-  field.autocomplete = "off";
-  field.spellcheck = false;
   field.placeholder = "Find a model";
-  for (const [key, value] of Object.entries({ role: "combobox", "aria-label": "Find a model", "aria-expanded": "true", "aria-autocomplete": "list", "aria-controls": select.id + "-options" })) field.setAttribute(key, value);
   list.id = select.id + "-options";
-  list.setAttribute("role", "listbox");
-  list.setAttribute("aria-label", name);
   button.popoverTargetElement = panel;
+  const choices = combobox(field, list, none, name);
 
   const facts = ({ whose, state, speed }) => [whose, state, speed].filter(Boolean).join(" · ");
   const dot = (tone) => element("span", "dot " + (tone ?? ""));
@@ -40,34 +33,20 @@ const modelPicker = (select) => {
     button.title = (chosen?.value ?? "") + (more ? " (" + more + ")" : "");
   }
 
-  function activate(i) {
-    list.children[active]?.classList.remove("active");
-    active = Math.max(0, Math.min(i, found.length - 1));
-    const item = list.children[active];
-    field.setAttribute("aria-activedescendant", item?.id ?? "");
-    item?.classList.add("active");
-    item?.scrollIntoView({ block: "nearest" });
-  }
-
   // Lists the models with each word that was typed, in any order.
-  function show() {
+  function show(active) {
     const finds = finder(field.value);
-    found = [...select.options].filter((option) => finds(option.text.toLowerCase()));
-    list.replaceChildren(...found.map((option, i) => {
-      const item = element("li", "", element("span", "", option.value || option.text));
-      if (option.dataset.state) item.prepend(dot(option.dataset.tone));
+    const found = [...select.options].filter((option) => finds(option.text.toLowerCase()));
+    choices.show(found.map((option) => {
       const more = facts(option.dataset);
-      if (more) item.append(" ", element("small", "muted", more));
-      item.id = select.id + "-" + i;
-      item.setAttribute("role", "option");
-      item.setAttribute("aria-selected", String(option.selected));
-      item.addEventListener("click", () => choose(option));
-      return item;
-    }));
-    list.hidden = found.length === 0;
-    none.hidden = found.length > 0;
-    active = -1;
-    activate(field.value ? 0 : found.findIndex((option) => option.selected));
+      return {
+        content: [
+          ...(option.dataset.state ? [dot(option.dataset.tone)] : []), element("span", "", option.value || option.text),
+          ...(more ? [" ", element("small", "muted", more)] : []),
+        ],
+        selected: option.selected, choose: () => choose(option),
+      };
+    }), active ?? (field.value ? 0 : found.findIndex((option) => option.selected)));
   }
 
   function choose(option) {
@@ -88,9 +67,7 @@ const modelPicker = (select) => {
         const now = texts["now-" + option.dataset.n];
         if (now) [option.dataset.state, option.dataset.tone] = now;
       }
-      const at = active;
-      show();
-      activate(at);
+      show(choices.active());
       showChosen();
     });
   }
@@ -105,17 +82,10 @@ const modelPicker = (select) => {
     source?.close();
     source = null;
     if (newState !== "open") return;
-    activate(active); // it can be scrolled to now
+    choices.activate(choices.active()); // it can be scrolled to now
     listen();
   });
-  field.addEventListener("input", show);
-  field.addEventListener("keydown", (event) => {
-    const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
-    if (step) activate(active + step);
-    else if (event.key === "Enter" && found[active]) choose(found[active]);
-    else return;
-    event.preventDefault();
-  });
+  field.addEventListener("input", () => show());
   select.addEventListener("change", showChosen);
   select.hidden = true;
   label.after(button, panel);

@@ -7,17 +7,15 @@
   if (!form || !window.ReadableStream) return;
   const at = (id) => document.getElementById(id);
   const said = at("said"), refused = at("refused"), state = at("state"), send = at("send"), stop = at("stop"), ask = at("ask");
-  const model = at("model"), compare = at("compare"), images = at("images"), file = at("image"), attach = at("attach");
+  const model = at("model"), compare = at("compare"), attached = at("attached"), file = at("file"), attach = at("attach");
   const chats = chatHistory(form.dataset.member);
-  const titles = JSON.parse(form.dataset.titles);
-  const most = 4; // images in one message
 
-  // A chat is {id, at, title, named, pinned, turns}, and a turn {ask, images, answers}. When two models are
-  // compared, each continues from its own answers. An answer is open until it has ended: what
-  // is stored of one whose page was left stays so.
+  // A chat is {id, at, title, named, pinned, settings, turns, next}, with the turns of tree.js. When two
+  // models are compared, each continues from its own answers. An answer is open until it has ended:
+  // what is stored of one whose page was left stays so.
   let chat = fresh();
-  let pending = []; // images of the message that is being written
-  let editing = -1; // index of the turn that is being edited
+  let pending = []; // images, {url}, and files, {name, text}, of the message that is being written
+  let editing = -1; // number of the turn that is being edited
   let running = null;
   let following = true;
   let saved = 0; // when the chat was stored last, on the clock of performance.now
@@ -28,13 +26,20 @@
     return { id, at: Date.now(), title: "", turns: [] };
   }
 
-  function button(text, label, act) {
-    const made = element("button", "small plain", text);
-    made.type = "button";
-    made.setAttribute("aria-label", label);
-    made.addEventListener("click", act);
-    return made;
+  // Parts of this page that are loaded when they are needed first, by name. Trusted Types: a
+  // worker's script can only have an address that is in the page.
+  const parts = JSON.parse(form.dataset.parts);
+  const policy = window.trustedTypes?.createPolicy("chat-worker", { createScriptURL: (name) => parts[name] });
+  const script = (name) => policy?.createScriptURL(name) ?? parts[name];
+  async function load(name) {
+    try {
+      return await import(parts[name]);
+    } catch {
+      throw new Error("A part of this page cannot be loaded; check the connection and try again.");
+    }
   }
+  markdown.load = load;
+  const report = (error) => { state.textContent = error.message; };
 
   // The page scrolls with the answer while its end is visible.
   addEventListener("scroll", () => {
@@ -42,122 +47,76 @@
   }, { passive: true });
   const follow = () => { if (following) scrollTo(0, document.documentElement.scrollHeight); };
 
-  // Returns what the models get: all turns before one, and its question.
-  function messages(column, upTo) {
-    const all = [];
-    for (const [i, turn] of chat.turns.slice(0, upTo + 1).entries()) {
-      const pictures = (turn.images ?? []).map((url) => ({ type: "image_url", image_url: { url } }));
-      all.push({ role: "user", content: pictures.length ? [{ type: "text", text: turn.ask }, ...pictures] : turn.ask });
+  const view = conversation(said, JSON.parse(form.dataset.titles), { edit, again, choose });
+  const { button } = view;
+  const shown = () => tree.path(chat).map((i) => chat.turns[i]);
+
+  // Returns the message of a turn in the chat dialect, whose files follow the text.
+  function message({ ask, images = [], files = [] }) {
+    const text = [ask, ...files.map(fenced)].filter(Boolean).join("\n\n");
+    const pictures = images.map((url) => ({ type: "image_url", image_url: { url } }));
+    return { role: "user", content: pictures.length ? [{ type: "text", text }, ...pictures] : text };
+  }
+
+  // Returns the call of a model that answers the last of the turns.
+  function request(name, column, turns) {
+    const { system, ...more } = settings.parameters([...model.options].find((option) => option.value === name));
+    const messages = system ? [{ role: "system", content: system }] : [];
+    for (const [i, turn] of turns.entries()) {
+      messages.push(message(turn));
       const answer = turn.answers[column] ?? turn.answers[0];
-      if (i < upTo && answer?.text) all.push({ role: "assistant", content: answer.text });
+      if (i + 1 < turns.length && answer?.text) messages.push({ role: "assistant", content: answer.text });
     }
-    return all;
+    return { model: name, ...more, messages };
   }
 
   const models = () => (compare.value && compare.value !== model.value ? [model.value, compare.value] : [model.value]);
   const unanswered = () => models().map((name) => ({ model: name, text: "" }));
+  const settings = chatSettings(() => [...model.selectedOptions, ...compare.selectedOptions], (now) => {
+    chat.settings = now;
+    if (chat.turns.length) store();
+  });
 
-  function showTurn(i) {
-    const turn = chat.turns[i];
-    const mine = element("article", "said user", element("header", "", element("strong", "", "You")), element("div", "text", turn.ask));
-    if (turn.images?.length) {
-      const pictures = element("div", "images");
-      for (const url of turn.images) {
-        const picture = element("img");
-        picture.src = url;
-        picture.alt = "Your image";
-        pictures.append(picture);
-      }
-      mine.append(pictures);
-    }
-    mine.append(element("div", "tools", button("Edit", "Edit this message", () => edit(i))));
-    const place = element("div", turn.answers.length > 1 ? "turn two" : "turn", mine);
-    for (const answer of turn.answers) place.append(showAnswer(answer));
-    if (said.children[i]) said.children[i].replaceWith(place);
-    else said.append(place);
-    return place;
+  // Draws the turns from place k on.
+  function showFrom(k) {
+    const path = tree.path(chat);
+    for (let n = k; n < path.length; n++) view.showTurn(chat, n, path[n]);
+    while (said.children.length > path.length) said.lastChild.remove();
+    showContext();
   }
 
-  // Creates the elements for an answer: its thinking, its text and its details.
-  function showAnswer(answer) {
-    const article = element("article", "said assistant", element("header", "", element("strong", "", answer.model)));
-    const thinking = element("details", "thinking", element("summary", "", "Thinking"), element("div"));
-    const text = element("div", "text");
-    const meta = element("p", "meta muted");
-    thinking.hidden = true;
-    article.append(thinking, text, meta);
-    article.parts = { thinking, text, meta };
-    if (answer.thinking) showThinking(article, answer.thinking, answer.thought);
-    if (answer.text) {
-      const drawn = new markdown.Answer(text);
-      drawn.text = answer.text;
-      drawn.end();
-    }
-    finishAnswer(article, answer);
-    return article;
+  // Shows another version of a message or an answer, and what followed it.
+  function choose(i, name) {
+    if (running) return;
+    cancelEdit();
+    tree.show(chat, i);
+    const k = tree.path(chat).indexOf(i), what = document.activeElement?.getAttribute("aria-label");
+    showFrom(k);
+    const buttons = [...said.children[k].querySelectorAll(".versions button")].filter((b) => b.ariaLabel?.endsWith(what?.split(" ").at(-1)));
+    (buttons.find((b) => b.ariaLabel === what && !b.disabled) ?? buttons.find((b) => !b.disabled))?.focus();
+    store().then(list);
   }
 
-  function showThinking(article, text, took) {
-    const { thinking } = article.parts;
-    thinking.hidden = false;
-    thinking.firstChild.textContent = took ? "Thought for " + seconds(took) : "Thinking…";
-    thinking.lastChild.textContent = text;
-  }
-
-  function finishAnswer(article, answer) {
-    const { meta } = article.parts;
-    meta.replaceChildren();
-    if (answer.error) meta.append(refusal(answer.error, answer.id, answer.text || answer.thinking ? "The answer broke off" : "No answer"));
-    if (answer.stopped) meta.append("You stopped this answer. ");
-    if (answer.open) meta.append("This answer is not complete. ");
-    if (answer.meta) meta.append(answer.meta);
-    article.querySelector(":scope > .tools")?.remove();
-    if (!answer.text && !answer.open) return;
-    const tools = element("div", "tools");
-    if (answer.text && navigator.clipboard) tools.append(markdown.copyButton("the answer", () => answer.text));
-    tools.append(button("Regenerate", "Regenerate the answer", () => again(article)));
-    article.append(tools);
-  }
-
-  const seconds = (ms) => (ms < 100 ? Math.round(ms) + " ms" : (ms < 9950 ? (ms / 1000).toFixed(1) : Math.round(ms / 1000)) + " s");
-
-  // Shows why a call was refused or broke off, with a link to its explanation. Errors that are
-  // not the hub's have the title unknown.
-  function refusal(error, id, unknown) {
-    const title = titles[error.code];
-    const text = element("span", "", element("strong", "", title ?? unknown));
-    if (title) text.append(" ", element("small", "muted", element("code", "", error.code)));
-    text.append(": " + (error.message || "the call was not answered; try again shortly") + ". ");
-    if (id) {
-      const link = element("a", "", "Why?");
-      link.href = "/requests/" + encodeURIComponent(id);
-      text.append(link);
-    }
-    return text;
-  }
-
-  // Trusted Types: a worker's script can only have the URL that is in the page.
-  const script = form.dataset.worker;
-  const workerAddress = window.trustedTypes?.createPolicy("chat-worker", { createScriptURL: () => script }).createScriptURL("") ?? script;
-  let worker = startWorker();
-
-  function startWorker() {
-    const started = new Worker(workerAddress);
-    started.addEventListener("error", () => {
-      worker = null; // the next call starts one
-      running?.abort(new Error("the worker failed"));
-    });
-    return started;
+  // Shows how much of the model's context the last answer used, if both are known.
+  function showContext() {
+    const used = shown().findLast((turn) => turn.answers[0]?.used)?.answers[0];
+    const most = Number([...model.options].find((option) => option.value === used?.model)?.dataset.context);
+    at("context").hidden = !(most > 0);
+    if (!(most > 0)) return;
+    const [bar, words] = at("context").children;
+    bar.value = Math.min(1, used.used / most);
+    words.textContent = Math.ceil(100 * bar.value) + " % of context";
+    at("context").title = used.used.toLocaleString("en-US") + " of " + most.toLocaleString("en-US") + " tokens of the context are used";
   }
 
   // Browsers may cache a page that the user left, with its worker. The call would then
   // continue for up to a minute.
   const left = new Error("the page was left");
+  const calls = chatCalls(form.dataset.post, script("worker"), () => running?.abort(new Error("the worker failed")));
   addEventListener("pagehide", () => {
     if (running) chats.put(chat);
     running?.abort(left);
-    worker?.terminate();
-    worker = null;
+    calls.leave();
   });
 
   // Ends the answer that is being written. What came of it is stored with its chat.
@@ -173,45 +132,9 @@
     stop.hidden = true;
   }
 
-  // A call, which the worker makes. take gets what the worker sends of it, and returns how many
-  // milliseconds the worker holds back what comes next.
-  function call(body, signal, take) {
-    const { port1: port, port2: far } = new MessageChannel();
-    return new Promise((resolve, reject) => {
-      signal.addEventListener("abort", () => reject(signal.reason));
-      port.onmessage = ({ data }) => {
-        try {
-          const hold = take(data);
-          if (data.ended) resolve();
-          else if (data.lines) port.postMessage(hold);
-        } catch (error) { reject(error); }
-      };
-      worker ??= startWorker();
-      worker.postMessage({ url: form.dataset.post, body: JSON.stringify(body) }, [far]);
-    }).finally(() => {
-      port.postMessage("stop");
-      port.close();
-    });
-  }
-
-  // The machine that answered is the last one of the route.
-  function machineOf(route) {
-    const names = [...(route ?? "").matchAll(/machine=(?:"((?:[^"\\]|\\.)*)"|([^;,]*))/g)];
-    const last = names.at(-1);
-    const escapes = /\\(?:u([0-9a-f]{4})|U([0-9a-f]{8})|x([0-9a-f]{2})|(.))/g;
-    return last ? (last[1]?.replace(escapes, (_, u, U, x, plain) => plain ?? String.fromCodePoint(parseInt(u ?? U ?? x, 16))) ?? last[2]) : "";
-  }
-
-  function waiting(comment) {
-    const place = /^waiting (\d+) ahead, (\d+) s left$/.exec(comment);
-    if (!place) return "";
-    const ahead = Number(place[1]);
-    return "In line for a machine: " + (ahead === 0 ? "next" : ahead + (ahead === 1 ? " call" : " calls") + " ahead") + ", at most " + place[2] + " s more.";
-  }
-
   // One model's answer to a turn, into its place.
-  async function answerOf(turn, column, article, signal) {
-    const answer = turn.answers[column];
+  async function answerOf(turns, column, article, signal) {
+    const answer = turns.at(-1).answers[column];
     const begun = performance.now();
     let first = 0, pieces = 0, tokens = 0, machine = "", done = false;
     const drawn = new markdown.Answer(article.parts.text);
@@ -229,7 +152,10 @@
       if (done) return;
       const event = JSON.parse(data);
       if (event.error) throw event.error;
-      tokens = event.usage?.completion_tokens || tokens;
+      if (event.usage) {
+        tokens = event.usage.completion_tokens || tokens;
+        answer.used = (event.usage.prompt_tokens + event.usage.completion_tokens) || undefined;
+      }
       const delta = event.choices?.[0]?.delta ?? {};
       const thinks = delta.reasoning_content ?? delta.reasoning;
       if (!delta.content && !thinks) return;
@@ -238,7 +164,7 @@
       if (delta.content) {
         if (answer.thinking && !answer.thought) {
           answer.thought = performance.now() - first;
-          showThinking(article, answer.thinking, answer.thought);
+          view.showThinking(article, answer.thinking, answer.thought);
         }
         if (!answer.text) state.textContent = "Answering…";
         answer.text += delta.content;
@@ -249,9 +175,8 @@
       }
     }
 
-    const all = messages(column, chat.turns.indexOf(turn));
     try {
-      await call({ model: answer.model, stream: true, stream_options: { include_usage: true }, messages: all }, signal, ({ id, route, lines = [], error }) => {
+      await calls.call({ stream: true, stream_options: { include_usage: true }, ...request(answer.model, column, turns) }, signal, ({ id, route, lines = [], error }) => {
         const begun = performance.now(), before = pieces;
         answer.id ||= id;
         machine ||= machineOf(route);
@@ -259,7 +184,7 @@
         if (error) throw error;
         if (pieces === before) return 0;
         if (answer.text) drawn.draw();
-        else showThinking(article, answer.thinking);
+        else view.showThinking(article, answer.thinking);
         follow();
         if (performance.now() - saved > 1000) store();
         return Math.max(200, 60 * (performance.now() - begun)); // painting takes as long again: 3 % of a core in all
@@ -267,7 +192,7 @@
       if (!done) throw new Error("the response ended without [DONE]");
     } finally {
       if (answer.text) drawn.end();
-      if (answer.thinking) showThinking(article, answer.thinking, answer.thought || performance.now() - first);
+      if (answer.thinking) view.showThinking(article, answer.thinking, answer.thought || performance.now() - first);
       if (first) {
         const took = (performance.now() - first) / 1000;
         const rate = (tokens || pieces) / took;
@@ -277,13 +202,13 @@
     }
   }
 
-  // The last of the turns is asked: of one model, or of two at once. If nothing comes, the chat
-  // is what it was before.
-  async function run(turns) {
-    const mine = chat, before = chat.turns, i = turns.length - 1, turn = turns[i];
-    chat.turns = turns;
-    const place = showTurn(i);
-    while (said.children.length > i + 1) said.lastChild.remove();
+  // Asks a turn, which follows the one with the index parent: of one model, or of two at once. If
+  // nothing comes, the chat is what it was before.
+  async function run(parent, turn) {
+    const mine = chat, undo = tree.add(chat, parent, turn), turns = shown(), k = turns.length - 1;
+    for (const answer of turn.answers) answer.open = true;
+    const place = view.showTurn(chat, k, chat.turns.length - 1, true);
+    while (said.children.length > k + 1) said.lastChild.remove();
     refused.replaceChildren();
     said.setAttribute("aria-busy", "true");
     state.textContent = "Waiting for a machine…";
@@ -292,20 +217,19 @@
     const call = running = new AbortController(), signal = call.signal;
     if (location.pathname !== address(chat)) history.replaceState(null, "", address(chat));
     const articles = place.querySelectorAll(".assistant");
-    for (const answer of turn.answers) answer.open = true;
     store().then(list);
     following = true;
     follow();
     await Promise.all(turn.answers.map(async (answer, column) => {
       try {
-        await answerOf(turn, column, articles[column], signal);
+        await answerOf(turns, column, articles[column], signal);
         answer.open = false;
       } catch (error) {
         answer.open = error === left;
         answer.stopped = error.name === "AbortError";
         if (!answer.open && !answer.stopped) answer.error = error instanceof Error ? { code: "connection", message: "the connection ended before the answer did" } : { code: error.code, message: error.message };
       }
-      finishAnswer(articles[column], answer);
+      view.finishAnswer(articles[column], answer);
     }));
     if (chat !== mine) { // another is shown
       if (!mine.deleted) store(mine).then(list);
@@ -315,99 +239,111 @@
     state.textContent = turn.answers.some((answer) => answer.stopped) ? "Stopped." : "";
     if (turn.answers.every((answer) => !answer.text && !answer.thinking && !answer.open)) {
       const failed = turn.answers.find((answer) => answer.error);
-      if (failed) refused.replaceChildren(element("div", "notice problem", element("p", "", refusal(failed.error, failed.id, "No answer"))));
-      takeBack(before, i, turn);
+      if (failed) refused.replaceChildren(element("div", "notice problem", element("p", "", view.refusal(failed.error, failed.id, "No answer"))));
+      undo();
+      showFrom(k);
+      if (turn.message === chat.turns.length) writeAgain(turn, k); // else it is shown, with an earlier answer
     }
     if (chat.turns.length === 0) history.replaceState(null, "", "/try");
     (chat.turns.length ? store() : chats.remove(chat.id)).then(list);
+    showContext();
     follow();
-    showCode();
     write();
   }
 
-  // Shows the turns that were there before one was asked, whose message is in the field again.
-  function takeBack(before, i, turn) {
-    chat.turns = before;
-    said.replaceChildren();
-    for (const n of before.keys()) showTurn(n);
-    if (before[i]?.ask === turn.ask) return; // it is shown, with its earlier answer
+  // Has the message of a turn that was not answered in the field again.
+  function writeAgain(turn, k) {
     const typed = ask.value;
-    if (before[i]) edit(i);
+    if (k < shown().length) edit(k);
     ask.value = typed || turn.ask;
-    pending = turn.images ?? [];
+    pending = contents(turn);
     showPending();
   }
 
+  const contents = ({ images = [], files = [] }) => [...images.map((url) => ({ url })), ...files];
+
   function question() {
-    if (running || !ask.value.trim()) return;
-    const turns = [...(editing >= 0 ? chat.turns.slice(0, editing) : chat.turns), { ask: ask.value, images: pending, answers: unanswered() }];
+    if (running || !ask.value.trim() && pending.length === 0) return;
+    const turn = {
+      ask: ask.value, images: pending.filter(({ url }) => url).map(({ url }) => url), files: pending.filter(({ url }) => !url), answers: unanswered(),
+    };
+    const path = tree.path(chat), parent = (editing >= 0 ? path[editing - 1] : path.at(-1)) ?? -1;
+    clear();
+    run(parent, turn);
+  }
+
+  // The message of the turn in place k is answered once more.
+  function again(k) {
+    if (running) return;
+    cancelEdit();
+    const { parent, message, ask, images, files } = shown()[k];
+    run(parent, { message, ask, images, files, answers: unanswered() });
+  }
+
+  function edit(k) {
+    if (running) return;
+    editing = k;
+    const turn = shown()[k];
+    ask.value = turn.ask;
+    pending = contents(turn);
+    showPending();
+    state.replaceChildren("The earlier version stays. ", button("Cancel", "Cancel editing", () => { cancelEdit(); write(); }));
+    ask.focus();
+  }
+
+  // Empties the field, and ends the editing of a message.
+  function clear() {
     editing = -1;
     ask.value = "";
     pending = [];
     showPending();
-    run(turns);
+    state.textContent = "";
   }
+  const cancelEdit = () => { if (editing >= 0) clear(); };
 
-  // The turn of an answer is asked once more; what followed it is gone.
-  function again(article) {
-    if (running) return;
-    const i = [...said.children].indexOf(article.closest(".turn"));
-    run([...chat.turns.slice(0, i), { ...chat.turns[i], answers: unanswered() }]);
-  }
+  const sees = () => model.selectedOptions[0]?.dataset.vision !== undefined;
+  const mostImages = 4, mostFiles = 8; // in one message
 
-  function edit(i) {
-    if (running) return;
-    editing = i;
-    ask.value = chat.turns[i].ask;
-    pending = chat.turns[i].images ?? [];
-    showPending();
-    state.replaceChildren("Editing replaces later messages. ", button("Cancel", "Cancel editing", () => {
-      editing = -1;
-      ask.value = "";
-      pending = [];
-      showPending();
-      state.textContent = "";
-    }));
-    ask.focus();
-  }
-
-  // Images, made small enough for a call.
-  async function small(picture) {
-    const bitmap = await createImageBitmap(picture);
-    const scale = Math.min(1, 1280 / Math.max(bitmap.width, bitmap.height));
-    const canvas = element("canvas");
-    canvas.width = Math.max(1, Math.round(bitmap.width * scale));
-    canvas.height = Math.max(1, Math.round(bitmap.height * scale));
-    const pen = canvas.getContext("2d");
-    pen.fillStyle = "white";
-    pen.fillRect(0, 0, canvas.width, canvas.height);
-    pen.drawImage(bitmap, 0, 0, canvas.width, canvas.height);
-    return canvas.toDataURL("image/jpeg", 0.85);
-  }
-
+  // Adds images, and files whose text is taken out here.
   async function add(files) {
-    for (const picture of files) {
-      if (!picture.type.startsWith("image/") || pending.length >= most) continue;
-      try { pending = [...pending, await small(picture)]; } catch { state.textContent = "That image cannot be read."; }
-    }
+    if (files.length === 0) return;
+    const reading = chat;
+    state.textContent = "Reading…";
+    try {
+      const { read } = await load("files");
+      for (const one of files) {
+        const got = await read(one, sees() ? "" : model.value, () => load("pdf"), () => script("pdfworker"));
+        if (chat !== reading) return; // another chat is shown
+        const [most, kind] = got.url ? [mostImages, "images"] : [mostFiles, "files"];
+        if (pending.filter(({ url }) => Boolean(url) === Boolean(got.url)).length >= most) throw new Error("A message has at most " + most + " " + kind + ".");
+        pending = [...pending, got];
+      }
+      state.textContent = "";
+    } catch (error) { report(error); }
     showPending();
+    write();
   }
 
   function showPending() {
-    images.replaceChildren(...pending.map((url, i) => {
+    attached.replaceChildren(...pending.map((one, i) => {
+      const remove = button("", "Remove " + (one.name ?? "image " + (i + 1)), () => {
+        pending = pending.filter((other) => other !== one);
+        showPending();
+        write();
+      });
+      remove.append(at("shortcuts").querySelector("svg").cloneNode(true));
+      if (!one.url) return element("span", "file", element("span", "", one.name), " ", element("small", "muted", size(one.text.length)), remove);
       const picture = element("img");
-      picture.src = url;
+      picture.src = one.url;
       picture.alt = "";
-      return element("span", "", picture, button("Remove", "Remove image " + (i + 1), () => { pending = pending.filter((_, n) => n !== i); showPending(); }));
+      return element("span", "file", picture, remove);
     }));
   }
 
-  const sees = () => model.selectedOptions[0]?.dataset.vision !== undefined;
-  const showVision = () => { attach.hidden = !sees(); };
-
   // The chats of this browser.
   function store(kept = chat) {
-    if (!kept.named) kept.title = (kept.turns[0]?.ask ?? "").slice(0, 80);
+    const first = kept.turns[kept.next];
+    if (!kept.named) kept.title = (first?.ask.trim() || first?.files?.[0]?.name || "").slice(0, 80);
     kept.at = Date.now();
     saved = performance.now();
     if (kept === chat) entitle();
@@ -425,6 +361,7 @@
       if (id === chat.id) drop();
       await chats.remove(id);
     },
+    exported: (one, form) => transfer(({ saveJSON, saveMarkdown }) => (form === "JSON" ? saveJSON([one]) : saveMarkdown(one))),
   });
 
   const address = (chat) => "/try/" + chat.id;
@@ -465,48 +402,39 @@
   }
 
   function open(old) {
-    chat = old;
-    for (const i of chat.turns.keys()) showTurn(i);
-    const [first, second] = chat.turns.at(-1)?.answers ?? [];
-    choose(model, first?.model);
-    choose(compare, second?.model ?? "");
+    chat = tree.upgrade(old);
+    const [first, second] = shown().at(-1)?.answers ?? [];
+    select(model, first?.model);
+    select(compare, second?.model ?? "");
+    settings.show(chat.settings);
+    showFrom(0);
     entitle();
-    showCode();
     scrollTo(0, document.documentElement.scrollHeight);
   }
 
-  function choose(select, name) {
-    if (![...select.options].some((option) => option.value === name)) return;
-    select.value = name;
-    select.dispatchEvent(new Event("change", { bubbles: true }));
+  function select(field, name) {
+    if (![...field.options].some((option) => option.value === name)) return;
+    field.value = name;
+    field.dispatchEvent(new Event("change", { bubbles: true }));
   }
 
   function start() {
+    const typed = editing < 0 ? ask.value : "";
     chat = fresh();
-    editing = -1;
-    pending = [];
+    clear();
+    ask.value = typed;
     said.replaceChildren();
     refused.replaceChildren();
-    state.textContent = "";
+    settings.show({});
+    showContext();
     entitle();
-    showPending();
-    showCode();
   }
 
-  // The chat as a program calls it.
-  function showCode() {
-    if (!at("code").open) return;
-    const base = form.dataset.base + "/v1";
-    const last = chat.turns.length - 1;
-    const all = last >= 0 ? messages(0, last) : [{ role: "user", content: ask.value || "Hello" }];
-    const short = (key, value) => (key === "url" && value.startsWith("data:") ? "data:image/jpeg;base64,…" : value);
-    const body = JSON.stringify({ model: model.value, messages: all }, short, 2);
-    const inner = JSON.stringify(all, short, 4);
-    at("snippet").textContent = {
-      curl: `curl ${base}/chat/completions \\\n  -H "Authorization: Bearer $KITH_API_KEY" \\\n  -H "Content-Type: application/json" \\\n  -d '${body.replaceAll("'", "'\\''")}'`,
-      python: `import os\nfrom openai import OpenAI\n\nclient = OpenAI(base_url=${JSON.stringify(base)}, api_key=os.environ["KITH_API_KEY"])\nstream = client.chat.completions.create(\n    model=${JSON.stringify(model.value)},\n    messages=${inner},\n    stream=True,\n)\nfor chunk in stream:\n    if chunk.choices:\n        print(chunk.choices[0].delta.content or "", end="", flush=True)`,
-      javascript: `import OpenAI from "openai";\n\nconst client = new OpenAI({ baseURL: ${JSON.stringify(base)}, apiKey: process.env.KITH_API_KEY });\nconst stream = await client.chat.completions.create({\n  model: ${JSON.stringify(model.value)},\n  messages: ${inner},\n  stream: true,\n});\nfor await (const chunk of stream) process.stdout.write(chunk.choices[0]?.delta?.content ?? "");`,
-    }[at("language").value];
+  // Shows the chat as a program calls it.
+  async function showCode() {
+    const turns = shown();
+    if (turns.length === 0) turns.push({ ask: ask.value || "Hello", answers: [] });
+    (await load("code")).show(form.dataset.base + "/v1", request(model.value, 0, turns));
   }
 
   form.addEventListener("submit", (event) => { event.preventDefault(); question(); });
@@ -515,11 +443,28 @@
     event.preventDefault();
     question();
   });
-  ask.addEventListener("paste", (event) => { if (sees() && event.clipboardData.files.length) { event.preventDefault(); add(event.clipboardData.files); } });
+  ask.addEventListener("paste", (event) => {
+    if (event.clipboardData.files.length === 0 || event.clipboardData.types.includes("text/plain")) return; // of a text processor
+    event.preventDefault();
+    add([...event.clipboardData.files]);
+  });
+  const brings = (event) => event.dataTransfer?.types.includes("Files");
+  const dropping = (on) => form.classList.toggle("dropping", on);
+  addEventListener("dragover", (event) => { if (brings(event)) { event.preventDefault(); dropping(true); } });
+  addEventListener("dragleave", (event) => { if (!event.relatedTarget) dropping(false); });
+  addEventListener("drop", (event) => {
+    if (!brings(event)) return;
+    event.preventDefault();
+    dropping(false);
+    add([...event.dataTransfer.files]);
+  });
   stop.addEventListener("click", () => running?.abort());
   attach.addEventListener("click", () => file.click());
-  file.addEventListener("change", async () => { await add(file.files); file.value = ""; });
-  model.addEventListener("change", () => { showVision(); showCode(); });
+  file.addEventListener("change", () => {
+    add([...file.files]);
+    file.value = "";
+  });
+  model.addEventListener("change", () => { settings.mark(); showContext(); });
 
   // Links to chats open them here, and the browser's history leads back.
   document.addEventListener("click", (event) => {
@@ -538,23 +483,57 @@
   const showComparing = () => { compareButton.hidden = !compare.value; };
   showComparing();
   compare.addEventListener("change", showComparing);
-  at("compare-with").addEventListener("click", () => {
+  compare.addEventListener("change", settings.mark);
+  const menu = (id, act) => at(id).addEventListener("click", () => {
     at("more").hidePopover();
+    Promise.resolve(act()).catch(report);
+  });
+  function compareWith() {
     compareButton.hidden = false;
     compareButton.click();
-  });
+  }
+  menu("compare-with", compareWith);
   at("compare-list").addEventListener("toggle", ({ newState }) => { if (newState !== "open") showComparing(); });
-  at("view-code").addEventListener("click", () => {
-    at("more").hidePopover();
-    at("code").showModal();
-    showCode();
+  menu("view-code", showCode);
+  menu("find-all", findAll);
+  menu("show-shortcuts", () => at("shortcuts").showModal());
+  for (const close of document.querySelectorAll("dialog .close")) close.addEventListener("click", () => close.closest("dialog").close());
+  const transfer = (act) => load("transfer").then(act).catch(report);
+  at("import").addEventListener("click", () => at("import-file").click());
+  at("import-file").addEventListener("change", async ({ target }) => {
+    await transfer(async ({ bring }) => { state.textContent = await bring(target.files[0], chats); });
+    target.value = "";
+    at("chats").hidePopover();
+    list();
   });
-  at("close-code").addEventListener("click", () => at("code").close());
-  at("language").addEventListener("change", showCode);
-  at("copy-code").addEventListener("click", async (event) => {
-    await navigator.clipboard.writeText(at("snippet").textContent);
-    event.target.textContent = "Copied";
-    setTimeout(() => { event.target.textContent = "Copy"; }, 2000);
+  at("export-all").addEventListener("click", () => transfer(async ({ saveJSON }) => saveJSON(await chats.all())));
+
+  // Opens the list of all that can be chosen here.
+  async function findAll() {
+    const click = (id) => () => at(id).click();
+    (await load("palette")).open({
+      chats: await chats.all(), models: [...model.options],
+      show: (one) => go(address(one)),
+      select: (name) => { select(model, name); write(); },
+      commands: {
+        "New chat": () => { clear(); go("/try"); }, ...(at("compare-with").hidden ? {} : { "Compare with another model": compareWith }), "Chat settings": click("set-chat"), "View code": showCode,
+        "Import chats": click("import"), "Export all chats": click("export-all"), "Keyboard shortcuts": click("show-shortcuts"),
+      },
+    });
+  }
+
+  document.addEventListener("keydown", (event) => {
+    const { key, ctrlKey, metaKey, altKey, shiftKey } = event;
+    if (event.defaultPrevented || event.isComposing || altKey) return;
+    const typing = event.target.matches("input, select, textarea"), over = document.querySelector("dialog[open], [popover]:popover-open");
+    if ((ctrlKey || metaKey) && !shiftKey && key.toLowerCase() === "k") findAll().catch(report);
+    else if (ctrlKey || metaKey) return;
+    else if (key === "Escape" && !over && running) running.abort();
+    else if (key === "Escape" && !over && editing >= 0) cancelEdit();
+    else if (key === "/" && !typing && !over) ask.focus();
+    else if (key === "?" && !typing && !over) at("shortcuts").showModal();
+    else return;
+    event.preventDefault();
   });
   at("clear").addEventListener("click", async () => {
     if (!confirm("Delete all chats that this browser keeps?")) return;
@@ -564,11 +543,10 @@
   });
 
   at("kept").firstElementChild.textContent = "Chats are kept in this browser alone.";
-  for (const id of ["keys", "chats", "open-chats", "options"]) at(id).hidden = false;
+  for (const id of ["keys", "chats", "open-chats", "options", "attach"]) at(id).hidden = false;
   at("compare-with").hidden = model.options.length < 2;
-  ask.removeAttribute("maxlength");
+  for (const name of ["maxlength", "required"]) ask.removeAttribute(name);
   for (const field of form.querySelectorAll("input[name=said]")) field.remove();
-  showVision();
   document.body.classList.add("scripted");
   if (location.pathname !== "/try") document.body.classList.add("opening"); // an empty chat is not shown before
   show();

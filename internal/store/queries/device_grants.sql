@@ -1,6 +1,6 @@
 -- name: InsertGrant :exec
-INSERT INTO device_grants (id, hash, user_code, kind, name, reach, region, client, address, state, member_id, created, expires, key_expires, manage)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, 'waiting', '', $10, $11, $12, $13);
+INSERT INTO device_grants (id, hash, user_code, kind, name, reach, region, client, address, state, member_id, created, expires, key_expires, manage, per_day)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, 'waiting', '', $10, $11, $12, $13, $14);
 
 -- name: PruneGrants :exec
 DELETE FROM device_grants WHERE expires <= sqlc.arg(before);

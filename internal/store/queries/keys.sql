@@ -1,6 +1,6 @@
 -- name: InsertKey :exec
-INSERT INTO keys (id, member_id, name, region, reach, hash, last_four, created, last_used, revoked, expires, manage)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12);
+INSERT INTO keys (id, member_id, name, region, reach, hash, last_four, created, last_used, revoked, expires, manage, per_day)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13);
 
 -- Only a key that is not revoked and whose member is not disabled. It may have expired.
 -- name: KeyByHash :one
@@ -23,3 +23,6 @@ UPDATE keys SET last_used = $2 WHERE id = $1 AND last_used < $2;
 
 -- name: RevokeOwnKey :execrows
 UPDATE keys SET revoked = $3 WHERE id = $1 AND member_id = $2 AND revoked = 0;
+
+-- name: LimitOwnKey :execrows
+UPDATE keys SET per_day = $3 WHERE id = $1 AND member_id = $2 AND revoked = 0;

@@ -55,3 +55,6 @@ RETURNING *;
 
 -- name: RenameMachine :execrows
 UPDATE machines SET name = $3 WHERE id = $1 AND owner_id = $2 AND revoked = 0;
+
+-- name: ShowClass :execrows
+UPDATE machines SET shows_class = sqlc.arg(shows_class) WHERE id = $1 AND owner_id = $2 AND revoked = 0;

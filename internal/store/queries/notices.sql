@@ -77,6 +77,15 @@ WHERE l.per_day > 0 AND d.day = sqlc.arg(day) AND d.calls >= l.per_day AND NOT o
     SELECT 1 FROM notices n WHERE n.member_id = l.owner_id AND n.kind = sqlc.arg(kind) AND n.subject = l.group_id AND n.occasion = d.day)
 ORDER BY l.group_id, l.owner_id;
 
+-- Keys with a daily limit that is used up, unless there is a notice about it already. Only
+-- calls that ran on a machine count.
+-- name: SpentKeys :many
+SELECT k.id, k.name, k.last_four, k.member_id, k.per_day FROM keys k
+JOIN usage_hours h ON h.member_id = k.member_id AND h.key_id = k.id JOIN members m ON m.id = k.member_id
+WHERE k.per_day > 0 AND k.revoked = 0 AND h.hour >= sqlc.arg(day) AND h.machine_id <> '' AND NOT m.disabled AND NOT EXISTS (
+    SELECT 1 FROM notices n WHERE n.member_id = k.member_id AND n.kind = sqlc.arg(kind) AND n.subject = k.id AND n.occasion = sqlc.arg(day))
+GROUP BY k.id, k.name, k.last_four, k.member_id, k.per_day HAVING sum(h.calls) >= k.per_day ORDER BY k.id;
+
 -- name: OperatorsSince :many
 SELECT id FROM members WHERE operator AND NOT disabled AND created <= $1 ORDER BY created, id;
 

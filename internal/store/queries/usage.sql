@@ -30,6 +30,11 @@ DELETE FROM usage_hours WHERE hour < $1;
 SELECT key_id, cast(sum(calls) AS bigint) AS calls FROM usage_hours
 WHERE member_id = $1 AND hour >= sqlc.arg(since) AND key_id <> '' GROUP BY key_id;
 
+-- Only calls that ran on a machine.
+-- name: DayOfKeys :many
+SELECT key_id, cast(sum(calls) AS bigint) AS calls FROM usage_hours
+WHERE member_id = $1 AND hour >= sqlc.arg(day) AND key_id <> '' AND machine_id <> '' GROUP BY key_id;
+
 -- name: Usage :many
 SELECT * FROM usage ORDER BY started DESC, call_id, attempt;
 

@@ -12,7 +12,7 @@ import (
 const decideGrant = `-- name: DecideGrant :one
 UPDATE device_grants SET state = $2, member_id = $3
 WHERE user_code = $1 AND state = 'waiting' AND expires > $4
-RETURNING id, hash, user_code, kind, name, region, reach, manage, key_expires, client, address, state, member_id, created, expires
+RETURNING id, hash, user_code, kind, name, region, reach, manage, key_expires, client, address, state, member_id, created, expires, per_day
 `
 
 func (q *Queries) DecideGrant(ctx context.Context, userCode string, state string, memberID string, now int64) (DeviceGrant, error) {
@@ -39,12 +39,13 @@ func (q *Queries) DecideGrant(ctx context.Context, userCode string, state string
 		&i.MemberID,
 		&i.Created,
 		&i.Expires,
+		&i.PerDay,
 	)
 	return i, err
 }
 
 const grantByHash = `-- name: GrantByHash :one
-SELECT id, hash, user_code, kind, name, region, reach, manage, key_expires, client, address, state, member_id, created, expires FROM device_grants WHERE hash = $1
+SELECT id, hash, user_code, kind, name, region, reach, manage, key_expires, client, address, state, member_id, created, expires, per_day FROM device_grants WHERE hash = $1
 `
 
 func (q *Queries) GrantByHash(ctx context.Context, hash []byte) (DeviceGrant, error) {
@@ -66,12 +67,13 @@ func (q *Queries) GrantByHash(ctx context.Context, hash []byte) (DeviceGrant, er
 		&i.MemberID,
 		&i.Created,
 		&i.Expires,
+		&i.PerDay,
 	)
 	return i, err
 }
 
 const grantByUserCode = `-- name: GrantByUserCode :one
-SELECT id, hash, user_code, kind, name, region, reach, manage, key_expires, client, address, state, member_id, created, expires FROM device_grants WHERE user_code = $1 AND state = 'waiting' AND expires > $2
+SELECT id, hash, user_code, kind, name, region, reach, manage, key_expires, client, address, state, member_id, created, expires, per_day FROM device_grants WHERE user_code = $1 AND state = 'waiting' AND expires > $2
 `
 
 func (q *Queries) GrantByUserCode(ctx context.Context, userCode string, now int64) (DeviceGrant, error) {
@@ -93,13 +95,14 @@ func (q *Queries) GrantByUserCode(ctx context.Context, userCode string, now int6
 		&i.MemberID,
 		&i.Created,
 		&i.Expires,
+		&i.PerDay,
 	)
 	return i, err
 }
 
 const insertGrant = `-- name: InsertGrant :exec
-INSERT INTO device_grants (id, hash, user_code, kind, name, reach, region, client, address, state, member_id, created, expires, key_expires, manage)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, 'waiting', '', $10, $11, $12, $13)
+INSERT INTO device_grants (id, hash, user_code, kind, name, reach, region, client, address, state, member_id, created, expires, key_expires, manage, per_day)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, 'waiting', '', $10, $11, $12, $13, $14)
 `
 
 type InsertGrantParams struct {
@@ -116,6 +119,7 @@ type InsertGrantParams struct {
 	Expires    int64
 	KeyExpires int64
 	Manage     bool
+	PerDay     int
 }
 
 func (q *Queries) InsertGrant(ctx context.Context, arg InsertGrantParams) error {
@@ -133,6 +137,7 @@ func (q *Queries) InsertGrant(ctx context.Context, arg InsertGrantParams) error 
 		arg.Expires,
 		arg.KeyExpires,
 		arg.Manage,
+		arg.PerDay,
 	)
 	return err
 }
@@ -148,7 +153,7 @@ func (q *Queries) PruneGrants(ctx context.Context, before int64) error {
 
 const useGrant = `-- name: UseGrant :one
 UPDATE device_grants SET state = 'used' WHERE hash = $1 AND state = 'approved' AND expires > $2
-RETURNING id, hash, user_code, kind, name, region, reach, manage, key_expires, client, address, state, member_id, created, expires
+RETURNING id, hash, user_code, kind, name, region, reach, manage, key_expires, client, address, state, member_id, created, expires, per_day
 `
 
 func (q *Queries) UseGrant(ctx context.Context, hash []byte, now int64) (DeviceGrant, error) {
@@ -170,12 +175,13 @@ func (q *Queries) UseGrant(ctx context.Context, hash []byte, now int64) (DeviceG
 		&i.MemberID,
 		&i.Created,
 		&i.Expires,
+		&i.PerDay,
 	)
 	return i, err
 }
 
 const waitingGrants = `-- name: WaitingGrants :many
-SELECT id, hash, user_code, kind, name, region, reach, manage, key_expires, client, address, state, member_id, created, expires FROM device_grants WHERE state = 'waiting' AND expires > $1 ORDER BY created, id
+SELECT id, hash, user_code, kind, name, region, reach, manage, key_expires, client, address, state, member_id, created, expires, per_day FROM device_grants WHERE state = 'waiting' AND expires > $1 ORDER BY created, id
 `
 
 func (q *Queries) WaitingGrants(ctx context.Context, now int64) ([]DeviceGrant, error) {
@@ -203,6 +209,7 @@ func (q *Queries) WaitingGrants(ctx context.Context, now int64) ([]DeviceGrant, 
 			&i.MemberID,
 			&i.Created,
 			&i.Expires,
+			&i.PerDay,
 		); err != nil {
 			return nil, err
 		}

@@ -168,7 +168,7 @@ func (q *Queries) OtherAdmins(ctx context.Context, groupID string, member string
 }
 
 const ownMachine = `-- name: OwnMachine :one
-SELECT x.id, x.owner_id, x.name, x.region, x.kept_out, x.hash, x.last_four, x.created, x.last_seen, x.offers, x.generation, x.revoked, m.name AS owner_name FROM machines x JOIN members m ON m.id = x.owner_id
+SELECT x.id, x.owner_id, x.name, x.region, x.kept_out, x.hash, x.last_four, x.created, x.last_seen, x.offers, x.generation, x.revoked, x.shows_class, m.name AS owner_name FROM machines x JOIN members m ON m.id = x.owner_id
 WHERE x.id = $1 AND x.owner_id = $2 AND x.revoked = 0
 `
 
@@ -193,6 +193,7 @@ func (q *Queries) OwnMachine(ctx context.Context, iD string, ownerID string) (Ow
 		&i.Machine.Offers,
 		&i.Machine.Generation,
 		&i.Machine.Revoked,
+		&i.Machine.ShowsClass,
 		&i.OwnerName,
 	)
 	return i, err

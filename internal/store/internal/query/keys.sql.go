@@ -10,8 +10,8 @@ import (
 )
 
 const insertKey = `-- name: InsertKey :exec
-INSERT INTO keys (id, member_id, name, region, reach, hash, last_four, created, last_used, revoked, expires, manage)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)
+INSERT INTO keys (id, member_id, name, region, reach, hash, last_four, created, last_used, revoked, expires, manage, per_day)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)
 `
 
 type InsertKeyParams struct {
@@ -27,6 +27,7 @@ type InsertKeyParams struct {
 	Revoked  int64
 	Expires  int64
 	Manage   bool
+	PerDay   int
 }
 
 func (q *Queries) InsertKey(ctx context.Context, arg InsertKeyParams) error {
@@ -43,12 +44,13 @@ func (q *Queries) InsertKey(ctx context.Context, arg InsertKeyParams) error {
 		arg.Revoked,
 		arg.Expires,
 		arg.Manage,
+		arg.PerDay,
 	)
 	return err
 }
 
 const key = `-- name: Key :one
-SELECT k.id, k.member_id, k.name, k.region, k.reach, k.manage, k.hash, k.last_four, k.created, k.expires, k.last_used, k.revoked FROM keys k JOIN members m ON m.id = k.member_id
+SELECT k.id, k.member_id, k.name, k.region, k.reach, k.manage, k.hash, k.last_four, k.created, k.expires, k.last_used, k.revoked, k.per_day FROM keys k JOIN members m ON m.id = k.member_id
 WHERE k.id = $1 AND k.revoked = 0 AND NOT m.disabled
 `
 
@@ -69,12 +71,13 @@ func (q *Queries) Key(ctx context.Context, id string) (Key, error) {
 		&i.Expires,
 		&i.LastUsed,
 		&i.Revoked,
+		&i.PerDay,
 	)
 	return i, err
 }
 
 const keyByHash = `-- name: KeyByHash :one
-SELECT k.id, k.member_id, k.name, k.region, k.reach, k.manage, k.hash, k.last_four, k.created, k.expires, k.last_used, k.revoked, m.id, m.name, m.operator, m.disabled, m.created FROM keys k JOIN members m ON m.id = k.member_id
+SELECT k.id, k.member_id, k.name, k.region, k.reach, k.manage, k.hash, k.last_four, k.created, k.expires, k.last_used, k.revoked, k.per_day, m.id, m.name, m.operator, m.disabled, m.created FROM keys k JOIN members m ON m.id = k.member_id
 WHERE k.hash = $1 AND k.revoked = 0 AND NOT m.disabled
 `
 
@@ -100,6 +103,7 @@ func (q *Queries) KeyByHash(ctx context.Context, hash []byte) (KeyByHashRow, err
 		&i.Key.Expires,
 		&i.Key.LastUsed,
 		&i.Key.Revoked,
+		&i.Key.PerDay,
 		&i.Member.ID,
 		&i.Member.Name,
 		&i.Member.Operator,
@@ -110,7 +114,7 @@ func (q *Queries) KeyByHash(ctx context.Context, hash []byte) (KeyByHashRow, err
 }
 
 const keys = `-- name: Keys :many
-SELECT id, member_id, name, region, reach, manage, hash, last_four, created, expires, last_used, revoked FROM keys WHERE member_id = $1 ORDER BY created, id
+SELECT id, member_id, name, region, reach, manage, hash, last_four, created, expires, last_used, revoked, per_day FROM keys WHERE member_id = $1 ORDER BY created, id
 `
 
 func (q *Queries) Keys(ctx context.Context, memberID string) ([]Key, error) {
@@ -135,6 +139,7 @@ func (q *Queries) Keys(ctx context.Context, memberID string) ([]Key, error) {
 			&i.Expires,
 			&i.LastUsed,
 			&i.Revoked,
+			&i.PerDay,
 		); err != nil {
 			return nil, err
 		}
@@ -147,6 +152,18 @@ func (q *Queries) Keys(ctx context.Context, memberID string) ([]Key, error) {
 		return nil, err
 	}
 	return items, nil
+}
+
+const limitOwnKey = `-- name: LimitOwnKey :execrows
+UPDATE keys SET per_day = $3 WHERE id = $1 AND member_id = $2 AND revoked = 0
+`
+
+func (q *Queries) LimitOwnKey(ctx context.Context, iD string, memberID string, perDay int) (int64, error) {
+	result, err := q.db.ExecContext(ctx, limitOwnKey, iD, memberID, perDay)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected()
 }
 
 const revokeKey = `-- name: RevokeKey :execrows

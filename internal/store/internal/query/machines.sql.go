@@ -10,7 +10,7 @@ import (
 )
 
 const activeMachine = `-- name: ActiveMachine :one
-SELECT x.id, x.owner_id, x.name, x.region, x.kept_out, x.hash, x.last_four, x.created, x.last_seen, x.offers, x.generation, x.revoked, m.name AS owner_name FROM machines x JOIN members m ON m.id = x.owner_id
+SELECT x.id, x.owner_id, x.name, x.region, x.kept_out, x.hash, x.last_four, x.created, x.last_seen, x.offers, x.generation, x.revoked, x.shows_class, m.name AS owner_name FROM machines x JOIN members m ON m.id = x.owner_id
 WHERE x.id = $1 AND x.revoked = 0 AND NOT m.disabled
 `
 
@@ -35,13 +35,14 @@ func (q *Queries) ActiveMachine(ctx context.Context, id string) (ActiveMachineRo
 		&i.Machine.Offers,
 		&i.Machine.Generation,
 		&i.Machine.Revoked,
+		&i.Machine.ShowsClass,
 		&i.OwnerName,
 	)
 	return i, err
 }
 
 const activeMachines = `-- name: ActiveMachines :many
-SELECT x.id, x.owner_id, x.name, x.region, x.kept_out, x.hash, x.last_four, x.created, x.last_seen, x.offers, x.generation, x.revoked, m.name AS owner_name FROM machines x JOIN members m ON m.id = x.owner_id
+SELECT x.id, x.owner_id, x.name, x.region, x.kept_out, x.hash, x.last_four, x.created, x.last_seen, x.offers, x.generation, x.revoked, x.shows_class, m.name AS owner_name FROM machines x JOIN members m ON m.id = x.owner_id
 WHERE x.region = $1 AND x.last_seen >= $2 AND x.revoked = 0 AND NOT m.disabled
 ORDER BY x.created, x.id
 `
@@ -73,6 +74,7 @@ func (q *Queries) ActiveMachines(ctx context.Context, region string, lastSeen in
 			&i.Machine.Offers,
 			&i.Machine.Generation,
 			&i.Machine.Revoked,
+			&i.Machine.ShowsClass,
 			&i.OwnerName,
 		); err != nil {
 			return nil, err
@@ -210,7 +212,7 @@ func (q *Queries) ListMachines(ctx context.Context, pattern string) ([]ListMachi
 }
 
 const machineByHash = `-- name: MachineByHash :one
-SELECT x.id, x.owner_id, x.name, x.region, x.kept_out, x.hash, x.last_four, x.created, x.last_seen, x.offers, x.generation, x.revoked, m.id, m.name, m.operator, m.disabled, m.created FROM machines x JOIN members m ON m.id = x.owner_id
+SELECT x.id, x.owner_id, x.name, x.region, x.kept_out, x.hash, x.last_four, x.created, x.last_seen, x.offers, x.generation, x.revoked, x.shows_class, m.id, m.name, m.operator, m.disabled, m.created FROM machines x JOIN members m ON m.id = x.owner_id
 WHERE x.hash = $1 AND x.revoked = 0 AND NOT m.disabled
 `
 
@@ -236,6 +238,7 @@ func (q *Queries) MachineByHash(ctx context.Context, hash []byte) (MachineByHash
 		&i.Machine.Offers,
 		&i.Machine.Generation,
 		&i.Machine.Revoked,
+		&i.Machine.ShowsClass,
 		&i.Member.ID,
 		&i.Member.Name,
 		&i.Member.Operator,
@@ -246,7 +249,7 @@ func (q *Queries) MachineByHash(ctx context.Context, hash []byte) (MachineByHash
 }
 
 const machines = `-- name: Machines :many
-SELECT x.id, x.owner_id, x.name, x.region, x.kept_out, x.hash, x.last_four, x.created, x.last_seen, x.offers, x.generation, x.revoked, m.name AS owner_name FROM machines x JOIN members m ON m.id = x.owner_id
+SELECT x.id, x.owner_id, x.name, x.region, x.kept_out, x.hash, x.last_four, x.created, x.last_seen, x.offers, x.generation, x.revoked, x.shows_class, m.name AS owner_name FROM machines x JOIN members m ON m.id = x.owner_id
 ORDER BY x.created, x.id
 `
 
@@ -277,6 +280,7 @@ func (q *Queries) Machines(ctx context.Context) ([]MachinesRow, error) {
 			&i.Machine.Offers,
 			&i.Machine.Generation,
 			&i.Machine.Revoked,
+			&i.Machine.ShowsClass,
 			&i.OwnerName,
 		); err != nil {
 			return nil, err
@@ -293,7 +297,7 @@ func (q *Queries) Machines(ctx context.Context) ([]MachinesRow, error) {
 }
 
 const machinesOf = `-- name: MachinesOf :many
-SELECT x.id, x.owner_id, x.name, x.region, x.kept_out, x.hash, x.last_four, x.created, x.last_seen, x.offers, x.generation, x.revoked, m.name AS owner_name FROM machines x JOIN members m ON m.id = x.owner_id
+SELECT x.id, x.owner_id, x.name, x.region, x.kept_out, x.hash, x.last_four, x.created, x.last_seen, x.offers, x.generation, x.revoked, x.shows_class, m.name AS owner_name FROM machines x JOIN members m ON m.id = x.owner_id
 WHERE x.owner_id = $1 ORDER BY x.created, x.id
 `
 
@@ -324,6 +328,7 @@ func (q *Queries) MachinesOf(ctx context.Context, ownerID string) ([]MachinesOfR
 			&i.Machine.Offers,
 			&i.Machine.Generation,
 			&i.Machine.Revoked,
+			&i.Machine.ShowsClass,
 			&i.OwnerName,
 		); err != nil {
 			return nil, err
@@ -405,6 +410,18 @@ UPDATE machines SET offers = $2, last_seen = $3 WHERE id = $1
 
 func (q *Queries) SaveOffers(ctx context.Context, iD string, offers []byte, lastSeen int64) (int64, error) {
 	result, err := q.db.ExecContext(ctx, saveOffers, iD, offers, lastSeen)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected()
+}
+
+const showClass = `-- name: ShowClass :execrows
+UPDATE machines SET shows_class = $3 WHERE id = $1 AND owner_id = $2 AND revoked = 0
+`
+
+func (q *Queries) ShowClass(ctx context.Context, iD string, ownerID string, showsClass bool) (int64, error) {
+	result, err := q.db.ExecContext(ctx, showClass, iD, ownerID, showsClass)
 	if err != nil {
 		return 0, err
 	}

@@ -49,6 +49,7 @@ type DeviceGrant struct {
 	MemberID   string
 	Created    int64
 	Expires    int64
+	PerDay     int
 }
 
 type Email struct {
@@ -140,6 +141,7 @@ type Key struct {
 	Expires  int64
 	LastUsed int64
 	Revoked  int64
+	PerDay   int
 }
 
 type Link struct {
@@ -174,6 +176,7 @@ type Machine struct {
 	Offers     []byte
 	Generation int64
 	Revoked    int64
+	ShowsClass bool
 }
 
 type Member struct {

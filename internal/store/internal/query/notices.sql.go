@@ -571,3 +571,50 @@ func (q *Queries) SpentGroupLimits(ctx context.Context, day int64, kind string) 
 	}
 	return items, nil
 }
+
+const spentKeys = `-- name: SpentKeys :many
+SELECT k.id, k.name, k.last_four, k.member_id, k.per_day FROM keys k
+JOIN usage_hours h ON h.member_id = k.member_id AND h.key_id = k.id JOIN members m ON m.id = k.member_id
+WHERE k.per_day > 0 AND k.revoked = 0 AND h.hour >= $1 AND h.machine_id <> '' AND NOT m.disabled AND NOT EXISTS (
+    SELECT 1 FROM notices n WHERE n.member_id = k.member_id AND n.kind = $2 AND n.subject = k.id AND n.occasion = $1)
+GROUP BY k.id, k.name, k.last_four, k.member_id, k.per_day HAVING sum(h.calls) >= k.per_day ORDER BY k.id
+`
+
+type SpentKeysRow struct {
+	ID       string
+	Name     string
+	LastFour string
+	MemberID string
+	PerDay   int
+}
+
+// Keys with a daily limit that is used up, unless there is a notice about it already. Only
+// calls that ran on a machine count.
+func (q *Queries) SpentKeys(ctx context.Context, day int64, kind string) ([]SpentKeysRow, error) {
+	rows, err := q.db.QueryContext(ctx, spentKeys, day, kind)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []SpentKeysRow
+	for rows.Next() {
+		var i SpentKeysRow
+		if err := rows.Scan(
+			&i.ID,
+			&i.Name,
+			&i.LastFour,
+			&i.MemberID,
+			&i.PerDay,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Close(); err != nil {
+		return nil, err
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}

@@ -198,6 +198,40 @@ func (q *Queries) CallsOfSharesTo(ctx context.Context, member string, day int64)
 	return items, nil
 }
 
+const dayOfKeys = `-- name: DayOfKeys :many
+SELECT key_id, cast(sum(calls) AS bigint) AS calls FROM usage_hours
+WHERE member_id = $1 AND hour >= $2 AND key_id <> '' AND machine_id <> '' GROUP BY key_id
+`
+
+type DayOfKeysRow struct {
+	KeyID string
+	Calls int64
+}
+
+// Only calls that ran on a machine.
+func (q *Queries) DayOfKeys(ctx context.Context, memberID string, day int64) ([]DayOfKeysRow, error) {
+	rows, err := q.db.QueryContext(ctx, dayOfKeys, memberID, day)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []DayOfKeysRow
+	for rows.Next() {
+		var i DayOfKeysRow
+		if err := rows.Scan(&i.KeyID, &i.Calls); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Close(); err != nil {
+		return nil, err
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const daysOfHub = `-- name: DaysOfHub :many
 SELECT day, model, code, cast(owner_id <> '' AND owner_id <> member_id AS boolean) AS crossed, cast(sum(calls) AS bigint) AS calls,
     cast(sum(waited_us) AS bigint) AS waited_us, cast(sum(tokens_in) AS bigint) AS tokens_in, cast(sum(tokens_out) AS bigint) AS tokens_out

@@ -1,0 +1,118 @@
+// Draws the conversation: messages, answers, and what ended them.
+"use strict";
+
+// Returns the functions that draw a turn of a chat and parts of its answers. titles are those of
+// the hub's codes. edit and again get the number of a turn, choose the index of one to show in its place.
+const conversation = (said, titles, { edit, again, choose }) => {
+  function button(text, label, act) {
+    const made = element("button", "small plain", text);
+    made.type = "button";
+    made.setAttribute("aria-label", label);
+    made.addEventListener("click", act);
+    return made;
+  }
+
+  // Returns buttons that lead to the versions of what, or "" if there is one only.
+  function versions(all, now, what) {
+    if (all.length < 2) return "";
+    const n = all.indexOf(now);
+    const step = (to, sign, name) => {
+      const made = button(sign, name + " version of the " + what, () => choose(all[to], name));
+      made.disabled = all[to] === undefined;
+      return made;
+    };
+    const count = element("span", "muted", n + 1 + "/" + all.length);
+    count.setAttribute("aria-label", "Version " + (n + 1) + " of " + all.length);
+    count.setAttribute("role", "img");
+    return element("span", "versions", step(n - 1, "‹", "Earlier"), count, step(n + 1, "›", "Later"));
+  }
+
+  // Draws the turn in place k, whose index in the chat is i, with its answers if they are not
+  // about to come.
+  function showTurn(chat, k, i, running = false) {
+    const turn = chat.turns[i];
+    const mine = element("article", "said user", element("header", "", element("strong", "", "You")), element("div", "text", turn.ask));
+    if (turn.images?.length) {
+      mine.append(element("div", "images", ...turn.images.map((url) => {
+        const picture = element("img");
+        picture.src = url;
+        picture.alt = "Your image";
+        return picture;
+      })));
+    }
+    for (const { name, text } of turn.files ?? []) {
+      const shown = element("pre", "", text);
+      shown.tabIndex = 0;
+      mine.append(element("details", "file", element("summary", "", name, " ", element("small", "muted", size(text.length))), shown));
+    }
+    mine.append(element("div", "tools", versions(tree.messages(chat, i), i, "message"), button("Edit", "Edit this message", () => edit(k))));
+    const place = element("div", turn.answers.length > 1 ? "turn two" : "turn", mine);
+    for (const answer of turn.answers) place.append(showAnswer(answer, k, versions(tree.answers(chat, i), i, "answer"), running));
+    if (said.children[k]) said.children[k].replaceWith(place);
+    else said.append(place);
+    return place;
+  }
+
+  // Creates the elements of an answer: its thinking, its text, its details and what can be done with it.
+  function showAnswer(answer, k, others, running) {
+    const article = element("article", "said assistant", element("header", "", element("strong", "", answer.model)));
+    const thinking = element("details", "thinking", element("summary", "", "Thinking"), element("div"));
+    const text = element("div", "text");
+    const meta = element("p", "meta muted");
+    thinking.hidden = true;
+    article.append(thinking, text, meta);
+    article.parts = { thinking, text, meta, k, others };
+    if (answer.thinking) showThinking(article, answer.thinking, answer.thought);
+    if (answer.text) {
+      const drawn = new markdown.Answer(text);
+      drawn.text = answer.text;
+      drawn.end();
+    }
+    if (!running) finishAnswer(article, answer);
+    return article;
+  }
+
+  function showThinking(article, text, took) {
+    const { thinking } = article.parts;
+    thinking.hidden = false;
+    thinking.firstChild.textContent = took ? "Thought for " + seconds(took) : "Thinking…";
+    thinking.lastChild.textContent = text;
+  }
+
+  function finishAnswer(article, answer) {
+    const { meta, k, others } = article.parts;
+    meta.replaceChildren();
+    if (answer.error) meta.append(refusal(answer.error, answer.id, answer.text || answer.thinking ? "The answer broke off" : "No answer"));
+    if (answer.stopped) meta.append("You stopped this answer. ");
+    if (answer.open) meta.append("This answer is not complete. ");
+    if (answer.meta) meta.append(answer.meta);
+    article.querySelector(":scope > .tools")?.remove();
+    const tools = element("div", "tools", others);
+    if (answer.text && navigator.clipboard) tools.append(markdown.copyButton("the answer", () => answer.text));
+    tools.append(button("Regenerate", "Regenerate the answer", () => again(k)));
+    article.append(tools);
+  }
+
+  // Returns why a call was refused or broke off, with a link to its explanation. Errors that are
+  // not the hub's have the title unknown.
+  function refusal(error, id, unknown) {
+    const title = titles[error.code];
+    const text = element("span", "", element("strong", "", title ?? unknown));
+    if (title) text.append(" ", element("small", "muted", element("code", "", error.code)));
+    text.append(": " + (error.message || "the call was not answered; try again shortly") + ". ");
+    if (id) {
+      const link = element("a", "", "Why?");
+      link.href = "/requests/" + encodeURIComponent(id);
+      text.append(link);
+    }
+    return text;
+  }
+
+  return { button, showTurn, showThinking, finishAnswer, refusal };
+};
+
+// Returns a time in milliseconds as people write it.
+const seconds = (ms) => (ms < 100 ? Math.round(ms) + " ms" : (ms < 9950 ? (ms / 1000).toFixed(1) : Math.round(ms / 1000)) + " s");
+
+// Returns a number of bytes or of characters as people write it.
+const size = (n) => (n < 1000 ? n + " B" : n < 1e6 ? Math.round(n / 1000) + " KB" : (n / 1e6).toFixed(1) + " MB");
