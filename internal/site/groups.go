@@ -24,8 +24,8 @@ type groupsData struct {
 
 // groupColumns are the columns of the list of groups.
 var groupColumns = []column{
-	{Head: "Name", Name: "name"}, {Head: "State", Name: "state"}, {Head: "Kind"}, {Head: "Members", Class: "n", Name: "members", Most: true},
-	{Head: "Limits on your machines"}, {Head: "Actions", Class: "do"},
+	{Head: "Name", Name: "name"}, {Head: "State", Name: "state"}, {Head: "Kind"},
+	{Head: "Members", Class: "n", Name: "members", Most: true}, {Head: "Limits on your machines"}, {Head: "Actions", Class: "do"},
 }
 
 // groupState returns what the member is in a group.
@@ -60,8 +60,8 @@ var groupList = listRules[api.Group]{
 func (s *Site) groupsData(v *visit) (groupsData, error) {
 	groups, err := call(s, v, api.ListGroups, api.None{})
 	data := groupsData{Live: accessContent(s, s.hubView(s.DB.Now()), v.caller()),
-		List: list{ID: "groups", Path: groupsPath, Label: "Groups", One: "group", Many: "groups", Find: "Name, kind or member", Brief: true,
-			Query: readList(v.URL.Query(), ""), Columns: groupColumns}}
+		List: list{ID: "groups", Path: groupsPath, Label: "Groups", One: "group", Many: "groups",
+			Find: "Name, kind or member", Brief: true, Query: readList(v.URL.Query(), ""), Columns: groupColumns}}
 	var rows []api.Group
 	for _, g := range groups.Data {
 		if g.Invited != nil {
@@ -88,6 +88,11 @@ type groupData struct {
 	Live     liveContent
 }
 
+// fellowColumns are the columns of the list of a group's members.
+var fellowColumns = []column{
+	{Head: "Member", Name: "name"}, {Head: "Role", Name: "role"}, {Head: "Actions", Class: "do"},
+}
+
 // fellowList are the rules of the list of a group's members.
 var fellowList = listRules[api.GroupMember]{
 	texts: func(m api.GroupMember) []string { return []string{m.Name, fellowState(m).text} },
@@ -104,6 +109,12 @@ func fellowState(m api.GroupMember) words {
 		return words{text: "admin"}
 	}
 	return words{text: "member"}
+}
+
+// groupMachineColumns are the columns of the list of the machines of a group.
+var groupMachineColumns = []column{
+	{Head: "Machine", Name: "name"}, {Head: "Owner", Name: "owner"}, {Head: "In the group", Name: "state"},
+	{Head: "Actions", Class: "do"},
 }
 
 // groupMachineList are the rules of the list of the machines of a group.
@@ -149,18 +160,20 @@ func (s *Site) groupPage(v *visit) (reply, error) {
 		return reply{to: groupsPath}, nil
 	}
 	groups, err := call(s, v, api.ListGroups, api.None{})
-	g, err := pick(groups.Data, err, func(g api.Group) bool { return g.Name == name }, "there is no group named %.80q that you see", name)
+	g, err := pick(groups.Data, err, func(g api.Group) bool { return g.Name == name },
+		"there is no group named %.80q that you see", name)
 	if err != nil {
 		return reply{title: "Group"}, err
 	}
-	data := groupData{Group: g, Runs: g.Admin && g.Kind == account.GroupOrg, Live: accessContent(s, s.hubView(s.DB.Now()), v.caller())}
+	data := groupData{Group: g, Runs: g.Admin && g.Kind == account.GroupOrg,
+		Live: accessContent(s, s.hubView(s.DB.Now()), v.caller())}
 	members, machines := readList(asked, ""), readList(asked, "machine-")
-	own := list{Path: groupPath, Also: url.Values{"group": {name}}, Brief: true}
-	data.Members, data.Machines = own, own
-	data.Members.ID, data.Members.Label, data.Members.One, data.Members.Many, data.Members.Find = "members", "Members of "+name, "member", "members", "Name or role"
-	data.Members.Query, data.Members.Columns = members, []column{{Head: "Member", Name: "name"}, {Head: "Role", Name: "role"}, {Head: "Actions", Class: "do"}}
-	data.Machines.ID, data.Machines.Prefix, data.Machines.Label, data.Machines.One, data.Machines.Many, data.Machines.Find = "machines", "machine-", "Machines of "+name, "machine", "machines", "Name, owner or state"
-	data.Machines.Query, data.Machines.Columns = machines, []column{{Head: "Machine", Name: "name"}, {Head: "Owner", Name: "owner"}, {Head: "In the group", Name: "state"}, {Head: "Actions", Class: "do"}}
+	also := url.Values{"group": {name}}
+	data.Members = list{ID: "members", Path: groupPath, Also: also, Brief: true, Label: "Members of " + name,
+		One: "member", Many: "members", Find: "Name or role", Query: members, Columns: fellowColumns}
+	data.Machines = list{ID: "machines", Path: groupPath, Also: also, Brief: true, Label: "Machines of " + name,
+		One: "machine", Many: "machines", Find: "Name, owner or state", Prefix: "machine-", Query: machines,
+		Columns: groupMachineColumns}
 	if g.In {
 		data.Fellows, data.Members.Found, data.Members.States = fellowList.cut(g.Members, members)
 		data.Shown, data.Machines.Found, data.Machines.States = groupMachineList.cut(groupMachines(s.Snapshot(), g), machines)

@@ -203,7 +203,8 @@ func (s *Site) peoplePage(v *visit) (reply, error) {
 	// The form to share with anyone leaves the other limits of a share as they are.
 	anyone := i < 0 || v.URL.Path == "/sharing/share" && who.all[i].Share != nil
 	if named != "" && i < 0 && typed == nil {
-		return reply{title: "Access"}, fault.New(fault.NotFound, "%.80q cannot use your machines: share with them first", named)
+		return reply{title: "Access"}, fault.New(fault.NotFound,
+			"%.80q cannot use your machines: share with them first", named)
 	}
 	offered := offeredModels(who.machines)
 	switch {
@@ -286,7 +287,8 @@ var ownerList = listRules[ownerRow]{
 
 func (s *Site) forYouData(v *visit) (forYouData, error) {
 	shares, err := call(s, v, api.ListShares, api.None{})
-	received := slices.DeleteFunc(shares.Data, func(share api.Share) bool { return share.Direction == "given" || share.Disabled })
+	received := slices.DeleteFunc(shares.Data,
+		func(share api.Share) bool { return share.Direction == "given" || share.Disabled })
 	now := s.DB.Now()
 	var rows []ownerRow
 	for _, row := range usableList(s.Snapshot(), v.caller().Member, received, now) {
