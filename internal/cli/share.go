@@ -164,7 +164,7 @@ func (a *app) listShares(ctx context.Context) error {
 	a.table("MEMBER SHARE LIMITS SINCE", rows)
 	if len(open) > 0 {
 		a.say("\n")
-		a.table("(INVITE) CODE USED LIMITS UNTIL", open)
+		a.table("[INVITE] CODE USED LIMITS UNTIL", open)
 	}
 	return nil
 }

@@ -242,9 +242,12 @@ var tones = [...]struct {
 	{regexp.MustCompile(`^(offline|revoked|refused|fenced|expired|disabled|gone|failed|FAIL)\b`), bad},
 }
 
+// widest is the width of a terminal in which text for reading wraps at the latest.
+const widest = 120
+
 // hang prints text behind a head. In a terminal the text wraps at words, beside the head.
 func (a *app) hang(head, text string) {
-	width := a.width()
+	width := min(a.width(), widest)
 	if width == 0 {
 		a.say("%s%s\n", head, text)
 		return

@@ -1,6 +1,8 @@
 package cli
 
 import (
+	"io"
+	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
@@ -108,6 +110,14 @@ func TestTableNeverRunsOver(t *testing.T) {
 	}
 }
 
+// A text wraps at spaces, not within flags and ids; a wide character is not cut.
+func TestWrap(t *testing.T) {
+	t.Parallel()
+	assert.Equal(t, wrap("run `kith models --account` now", 18), "run `kith models\n--account` now")
+	assert.Equal(t, wrap("model qwen3-coder-30b", 15), "model\nqwen3-coder-30b")
+	assert.Equal(t, wrap("日本語の文", 5), "日本\n語の\n文")
+}
+
 // A last column of prose is below its row if the others have no room for it.
 func TestTableMovesProse(t *testing.T) {
 	t.Parallel()
@@ -158,7 +168,9 @@ func TestStatesHaveColors(t *testing.T) {
 // pipe neither, and all columns in their order.
 func TestTableInATerminal(t *testing.T) {
 	key := `{"id":"key_0123456789abcdefghijklmnop","name":"the display in the kitchen","last_four":"wxyz","region":"home","reach":"all","manage":false,"state":"live","created":"2026-11-21T09:30:00Z","base_url":"https://hub.example/v1"}`
-	handler, _ := double(t, words(`{"data":[`+key+`]}`))
+	const invite = `{"id":"inv_1","state":"open","last_four":"Mlk8","uses":3,"limits":{},"expires":"2026-12-05T09:30:00Z"}`
+	lists := map[string]string{"/api/keys": key, "/api/invites": invite}
+	handler, _ := double(t, func(w http.ResponseWriter, path string) { io.WriteString(w, `{"data":[`+lists[path]+`]}`) })
 	server := httptest.NewServer(handler)
 	defer server.Close()
 	env := []string{"KITH_HOME=" + t.TempDir(), "KITH_HUB=" + server.URL, "KITH_API_KEY=kith_home_secret", "TERM=xterm-256color"}
@@ -172,8 +184,38 @@ func TestTableInATerminal(t *testing.T) {
 	p = inTerminal(t, list, append(env, "NO_COLOR=1")...)
 	p.shows("[status 0]")
 	assert.That(t, !strings.Contains(p.tmux("capture-pane", "-p", "-e"), "\x1b[32m"), "colors")
+	text = inTerminal(t, "kith share list", env...).shows("[status 0]") // `kith share remove` takes the id
+	assert.Contains(t, text, "UNTIL")
+	assert.Contains(t, text, "  inv_1\n")
 	p = inTerminal(t, list+" | cat", env...)
 	text = p.shows("[status 0]")
 	assert.Contains(t, text, "\nkey_0123456789abcdefghijklmnop   the display in the kitchen   …wxyz    home     all     inference   live")
 	assert.Contains(t, text, "https://hub.example/v1")
+}
+
+// Help and facts wrap beside their labels, in a window of 60 columns.
+func TestTextInATerminal(t *testing.T) {
+	handler, _ := double(t, words(`{"version":"1.0.0","tunnel":{"signed_in":true,"hub":"https://hub.example","name":"desk","state":"refused",`+
+		`"error":"the machine's credential was revoked, or its member is disabled"},"sharing":{"paused":true}}`))
+	home := onSocket(t, "daemon.sock", handler)
+	for command, wants := range map[string][]string{
+		"kith keys create --help": {"\n      --expires string   when it ends: after a time like 90d\n                         or 12h, or at"},
+		"kith dev --help":         {"\nWith --nodes there are several hub nodes on a PostgreSQL\ndatabase of their own."},
+		"kith status":             {"desk: refused, the\n          machine's credential was revoked, or its member", "\nsharing   paused; hours:"},
+		"kith doctor":             {"\nnote  credential     this machine is not signed in; it\n                     serves its own programs only\n"},
+	} {
+		p := inTerminal(t, "stty cols 60; "+command, "KITH_HOME="+home, "TERM=xterm-256color")
+		text := p.until("ends", func(screen string) bool { return strings.Contains(screen, "[status ") })
+		for _, want := range wants {
+			assert.Contains(t, text, want)
+		}
+		for line := range strings.SplitSeq(text, "\n") {
+			assert.That(t, lipgloss.Width(line) <= 60 || strings.HasPrefix(line, "kith: "), command, line)
+		}
+		if command == "kith status" {
+			colored := p.tmux("capture-pane", "-p", "-e")
+			assert.Contains(t, colored, "\x1b[31mrefused")
+			assert.Contains(t, colored, "\x1b[33mpaused")
+		}
+	}
 }
