@@ -102,6 +102,11 @@ func (c *column) isEmpty() bool {
 	return !slices.ContainsFunc(c.cells, func(cell string) bool { return cell != "" && cell != "-" })
 }
 
+// isProse reports whether the column has texts: it is wide, and no other one is wider.
+func (c *column) isProse(columns []*column) bool {
+	return c.full > 2*wrapFrom && !slices.ContainsFunc(columns, func(other *column) bool { return other.full > c.full })
+}
+
 // cell returns the cell of a row, wrapped in the width.
 func (c *column) cell(row, width int) string {
 	text := c.cells[row]
@@ -137,15 +142,13 @@ func inWindow(headings []string, rows [][]string, width int) string {
 		columns, below = columns[:last], append(below, columns[last])
 	}
 	if widthOf(columns, full) > width {
-		columns = slices.DeleteFunc(columns, (*column).isEmpty)
-		if columns[len(columns)-1].isID && widthOf(columns, full) > width {
-			move()
-		}
+		columns = append(columns[:1], slices.DeleteFunc(columns[1:], (*column).isEmpty)...)
 	}
-	if widthOf(columns, least) > width {
-		if last := columns[len(columns)-1]; last.full > 2*wrapFrom && !slices.ContainsFunc(columns, func(c *column) bool { return c.full > last.full }) {
-			move()
-		}
+	if last := columns[len(columns)-1]; last.isID && len(columns) > 1 && widthOf(columns, full) > width {
+		move()
+	}
+	if last := columns[len(columns)-1]; last.isProse(columns) && len(columns) > 1 && widthOf(columns, least) > width {
+		move()
 	}
 	if widthOf(columns, least) > width || slices.ContainsFunc(below, func(c *column) bool { return columnGap+c.least > width }) {
 		slices.Reverse(below)
@@ -242,12 +245,12 @@ var tones = [...]struct {
 	{regexp.MustCompile(`^(offline|revoked|refused|fenced|expired|disabled|gone|failed|FAIL)\b`), bad},
 }
 
-// widest is the width of a terminal in which text for reading wraps at the latest.
-const widest = 120
+// maxText is the greatest width of text for reading.
+const maxText = 120
 
 // hang prints text behind a head. In a terminal the text wraps at words, beside the head.
 func (a *app) hang(head, text string) {
-	width := min(a.width(), widest)
+	width := min(a.width(), maxText)
 	if width == 0 {
 		a.say("%s%s\n", head, text)
 		return

@@ -131,6 +131,21 @@ tiny             yes
 `[1:])
 }
 
+// No window is too narrow, and no table too empty.
+func TestTableInANarrowWindow(t *testing.T) {
+	t.Parallel()
+	for width := 1; width < 30; width++ {
+		for _, rows := range [][][]string{{{"", "-", "-"}}, {{"a model of many words", "", "as many words as here"}}} {
+			for _, headings := range [][]string{{"MODEL", "TOOLS", "GOOD-AT"}, {"MODEL", "TOOLS", "[ID]"}, {"[ID]", "(TOOLS)", "(GOOD-AT)"}} {
+				got := shown(t, inWindow(headings, rows, width))
+				for word := range strings.FieldsSeq(rows[0][0]) {
+					assert.That(t, strings.Contains(got, word) || width < 12, "a word is not shown", width, got)
+				}
+			}
+		}
+	}
+}
+
 // A column in which no row has anything is left out of a table that is too wide.
 func TestTableLeavesOutEmptyColumns(t *testing.T) {
 	t.Parallel()
