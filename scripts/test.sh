@@ -37,7 +37,7 @@ others=$(mktemp)
   step "deploy: Helm, Compose, HAProxy, systemd, alerts and dashboard, read by their own tools"
   (cd deploy && go vet ./... && KITH_BIN="$PWD/../bin/kith-slim" go test -count=1 -timeout 10m "${as_root[@]}" ./...)
   step "the official client libraries for Go"
-  (cd e2e/clients && KITH_BIN="$PWD/../../bin/kith" go test -count=1 -timeout 10m -run 'TestOpenAIGo|TestAnthropicGo|TestResponsesGo|TestEmbeddingCodings|TestAgentGo' ./...)
+  (cd e2e/clients && KITH_BIN="$PWD/../../bin/kith" go test -count=1 -timeout 10m -run 'TestOpenAIGo|TestAnthropicGo|TestResponsesGo|TestEmbeddingCodings|TestAgentGo|TestApps' ./...)
 ) >"$others" 2>&1 &
 trap 'kill $! 2>/dev/null || true; rm -f "$others"' EXIT
 step "end to end: processes, llama-server, several hubs"

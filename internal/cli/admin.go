@@ -10,7 +10,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -61,20 +60,6 @@ func (o *operator) hub() (*client, error) {
 // socket returns a requester for the hub's socket.
 func (o *operator) socket(doing string) requester { return requester{o.app, o.hub, doing} }
 
-// table prints rows of cells under headings, in aligned columns.
-func (a *app) table(headings string, rows [][]string) {
-	if len(rows) == 0 {
-		a.say("%s\n", faint("none"))
-		return
-	}
-	w := tabwriter.NewWriter(a.out, 0, 0, 3, ' ', 0)
-	fmt.Fprintln(w, strings.ReplaceAll(headings, " ", "\t"))
-	for _, row := range rows {
-		fmt.Fprintln(w, strings.Join(row, "\t"))
-	}
-	_ = w.Flush()
-}
-
 // moment formats a time for people, in this computer's zone; the zero time is "never".
 func moment(t time.Time) string { return api.Moment(t, time.Now()) }
 
@@ -111,7 +96,7 @@ func (o *operator) members() *cobra.Command {
 	})
 	list := command("kith admin member list", func(ctx context.Context, _ []string) error {
 		return ask(ctx, o.socket("list the members"), api.OperatorListMembers.With(api.None{}), func(members []api.Member) {
-			o.table("MEMBER ROLE STATE SINCE ID", convert(members, func(m api.Member) []string {
+			o.table("MEMBER ROLE STATE SINCE (ID)", convert(members, func(m api.Member) []string {
 				return []string{m.Name, yes(m.Operator, "operator"), yes(m.Disabled, "disabled"), moment(m.Created), m.ID}
 			}))
 		})
@@ -142,7 +127,7 @@ func (o *operator) keys() *cobra.Command {
 	create := command("kith admin key create", func(ctx context.Context, _ []string) error {
 		return ask(ctx, o.socket("create the key"), api.OperatorCreateKey.With(in), func(made api.OperatorKey) {
 			o.say("%s\n", strong(made.Secret))
-			o.say("%s\n", faint("A key of "+made.Member+" in region "+made.Region+", base URL "+made.BaseURL+". It is shown this once; revoke it with `kith admin key revoke "+made.ID+"`."))
+			o.note("A key of " + made.Member + " in region " + made.Region + ", base URL " + made.BaseURL + ". It is shown this once; revoke it with `kith admin key revoke " + made.ID + "`.")
 		})
 	})
 	create.Flags().StringVar(&in.Member, "member", "", "whose key it is")
@@ -179,7 +164,7 @@ func (o *operator) machines() *cobra.Command {
 		return ask(ctx, o.socket("make the token"), api.OperatorCreateToken.With(in), func(made api.LoginToken) {
 			o.say("%s\n", strong(made.Token))
 			if terminal(o.out) {
-				o.say("%s\n", faint("On the machine: kith login --hub ADDRESS --token TOKEN. It works once."))
+				o.note("On the machine: kith login --hub ADDRESS --token TOKEN. It works once.")
 			}
 		})
 	})
@@ -188,7 +173,7 @@ func (o *operator) machines() *cobra.Command {
 	requiring(token, "member")
 	list := command("kith admin machine list", func(ctx context.Context, _ []string) error {
 		return ask(ctx, o.socket("list the machines"), api.OperatorListMachines.With(api.OfMember{}), func(machines []api.OperatorMachine) {
-			o.table("MACHINE OWNER STATE NODE SEEN ID", convert(machines, func(m api.OperatorMachine) []string {
+			o.table("MACHINE OWNER STATE NODE SEEN [ID]", convert(machines, func(m api.OperatorMachine) []string {
 				state, seen := "offline", moment(m.LastSeen)
 				switch {
 				case !m.Revoked.IsZero():

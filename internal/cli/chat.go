@@ -42,7 +42,7 @@ func (c *conversation) chat(ctx context.Context) error {
 	defer signal.Stop(interrupts)
 
 	lines := c.newLineReader()
-	c.say("%s\n", faint("Chatting with "+c.model+". Ctrl-C stops an answer; /help lists the commands, /exit ends."))
+	c.note("Chatting with " + c.model + ". Ctrl-C stops an answer; /help lists the commands, /exit ends.")
 	for {
 		line, err := lines.next(ctx)
 		switch {
@@ -75,11 +75,11 @@ func (c *conversation) command(ctx context.Context, name, argument string) {
 		c.say("%s", chatHelp)
 	case "/clear":
 		c.said = nil
-		c.say("%s\n", faint("The conversation is forgotten."))
+		c.note("The conversation is forgotten.")
 	case "/model":
 		if argument != "" {
 			c.model = argument
-			c.say("%s\n", faint("Continuing with "+argument+"; it gets the conversation so far."))
+			c.note("Continuing with " + argument + "; it gets the conversation so far.")
 			return
 		}
 		models, err := c.surface.list(ctx)
@@ -94,7 +94,7 @@ func (c *conversation) command(ctx context.Context, name, argument string) {
 			c.say("%s %s\n", mark, m.ID)
 		}
 	default:
-		c.say("%s\n", faint("There is no command "+name+"; /help lists them."))
+		c.note("There is no command " + name + "; /help lists them.")
 	}
 }
 
@@ -121,7 +121,8 @@ func (c *conversation) turn(ctx context.Context, interrupts <-chan os.Signal, li
 		stop()
 		<-done
 		c.progress("")
-		c.say("\n%s\n", faint("stopped"))
+		c.say("\n")
+		c.note("stopped")
 		return nil
 	}
 	var f failure

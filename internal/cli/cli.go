@@ -154,6 +154,7 @@ func (a *app) root() *cobra.Command {
 	var version bool
 	root := group("kith")
 	root.SilenceErrors, root.SilenceUsage = true, true
+	root.SetHelpFunc(a.fitHelp(root.HelpFunc()))
 	root.RunE = func(cmd *cobra.Command, args []string) error {
 		if version {
 			return a.showVersion(cmd.Context(), args)

@@ -395,8 +395,8 @@ func TestLoginRevokesTheOneBefore(t *testing.T) {
 		log    *[]asked
 		out    string
 	}{
-		"the same hub":  {daemon.Credential{Hub: hub.URL, Machine: "mch_1", Member: "ann", Secret: "kithm_home_old"}, log, "mch_1 of ann, is revoked at " + hub.URL},
-		"another hub":   {daemon.Credential{Hub: elsewhere.URL, Machine: "mch_1", Member: "bob", Secret: "kithm_home_old"}, otherLog, "mch_1 of bob, is revoked at " + elsewhere.URL},
+		"the same hub":  {daemon.Credential{Hub: hub.URL, Machine: "mch_1", Member: "ann", Secret: "kithm_home_old"}, log, "the machine of ann of the sign-in before is revoked at " + hub.URL},
+		"another hub":   {daemon.Credential{Hub: elsewhere.URL, Machine: "mch_1", Member: "bob", Secret: "kithm_home_old"}, otherLog, "the machine of bob of the sign-in before is revoked at " + elsewhere.URL},
 		"no hub":        {daemon.Credential{Hub: "http://127.0.0.1:1", Machine: "mch_1", Secret: "kithm_home_old"}, nil, "still valid at http://127.0.0.1:1: cannot reach the hub"},
 		"the same once": {daemon.Credential{Hub: hub.URL, Machine: "mch_2", Secret: "kithm_home_old"}, nil, "kith serve`\n"},
 	} {

@@ -189,7 +189,7 @@ func (o *operator) copyDatabase(ctx context.Context, source, target store.Config
 	}
 	o.table("TABLE ROWS CONTENTS", rows)
 	o.say("%d rows of %d tables copied and compared in %s\n", all, len(tables), took)
-	o.say("%s\n", faint("Next: set url under [database] in hub.toml, leave the data folder in place, and start the hub. Start no hub on "+source.Path+" again."))
+	o.note("Next: set url under [database] in hub.toml, leave the data folder in place, and start the hub. Start no hub on " + source.Path + " again.")
 	return nil
 }
 

@@ -374,8 +374,8 @@ func (a *app) showNetwork(n network, data string) {
 	line("site", n.SignIn, "signs you in, once")
 	if len(n.Models) == 0 {
 		a.say("\n%s\n", "No model to serve: this build has no engine and none was found on this machine.")
-		a.say("%s\n", faint(installEngine(runtime.GOOS)))
-		a.say("%s\n", faint("Or start Ollama, LM Studio or vLLM here; it is found within 15 s. Ctrl-C ends."))
+		a.note(installEngine(runtime.GOOS))
+		a.note("Or start Ollama, LM Studio or vLLM here; it is found within 15 s. Ctrl-C ends.")
 		return
 	}
 	for i, m := range n.Models {
@@ -389,7 +389,7 @@ func (a *app) showNetwork(n network, data string) {
 		n.MessagesBase, messagesPath, n.APIKey, messagesVersion, n.Models[0])
 	a.say("  curl %s/chat/completions \\\n    -H 'Content-Type: application/json' \\\n"+
 		"    -d '{\"model\":\"%s\",\"messages\":[{\"role\":\"user\",\"content\":\"What is the capital of France?\"}]}'\n\n", n.Local, n.Models[0])
-	a.say("%s\n", faint("Data, and the log, in "+data+". Ctrl-C ends."))
+	a.note("Data, and the log, in " + data + ". Ctrl-C ends.")
 }
 
 const (

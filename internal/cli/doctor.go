@@ -102,10 +102,10 @@ func (d *doctor) report() error {
 		Checks []finding `json:"checks"`
 	}{failed == nil, d.findings}, func() {
 		for _, f := range d.findings {
-			mark := map[string]string{"ok": faint("ok  "), "note": accent("note"), "fail": strong("FAIL")}[f.State]
-			d.say("%s  %-13s  %s\n", mark, f.Check, f.Found)
+			mark := map[string]string{"ok": "ok  ", "note": "note", "fail": "FAIL"}[f.State]
+			d.hang(fmt.Sprintf("%s  %-13s  ", toned(mark), f.Check), f.Found)
 			if f.Do != "" {
-				d.say("      %-13s  %s\n", "", "→ "+f.Do)
+				d.hang(fmt.Sprintf("      %-13s  ", ""), "→ "+f.Do)
 			}
 		}
 	})

@@ -173,7 +173,7 @@ func (a *app) showGroups(groups []api.Group) {
 	}
 	a.table("GROUP KIND YOU YOUR-LIMITS KEPT-OUT PINNED MEMBERS", rows)
 	if waiting {
-		a.say("%s\n", faint("Answer an invitation with `kith group accept NAME` or `kith group decline NAME`."))
+		a.note("Answer an invitation with `kith group accept NAME` or `kith group decline NAME`.")
 	}
 }
 

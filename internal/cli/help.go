@@ -5,6 +5,7 @@ import (
 	_ "embed"
 	"errors"
 	"fmt"
+	"regexp"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -15,6 +16,34 @@ import (
 //
 //go:embed help.txt
 var helpText string
+
+var (
+	// lineEnd is the end of a line that is not the last one of its paragraph.
+	lineEnd = regexp.MustCompile(`(\S)\n(\S)`)
+	// helpEntry is the beginning of a line of help, beside which the rest wraps: the indent, and
+	// the flag or command that the rest describes.
+	helpEntry = regexp.MustCompile(`^ *(\S.*? {2,})?`)
+)
+
+// fitHelp returns a function that prints the help that print prints. In a terminal it wraps
+// at words.
+func (a *app) fitHelp(print func(*cobra.Command, []string)) func(*cobra.Command, []string) {
+	return func(cmd *cobra.Command, args []string) {
+		if a.width() == 0 {
+			print(cmd, args)
+			return
+		}
+		var text strings.Builder
+		cmd.SetOut(&text)
+		cmd.Long = lineEnd.ReplaceAllString(cmd.Long, "$1 $2")
+		print(cmd, args)
+		cmd.SetOut(a.out)
+		for line := range strings.Lines(text.String()) {
+			head := helpEntry.FindString(line)
+			a.hang(head, strings.TrimSuffix(line[len(head):], "\n"))
+		}
+	}
+}
 
 // action runs a command.
 type action = func(ctx context.Context, args []string) error

@@ -12,6 +12,7 @@ import (
 	"net/url"
 	"os"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -92,7 +93,7 @@ func (a *app) signIn(ctx context.Context, data, address, token string) error {
 		case out.Trouble != "":
 			a.say("the machine of the sign-in before is still valid at %s: %s. Revoke it there: %s\n", before.Hub, out.Trouble, before.Machine)
 		case out.Before != "":
-			a.say("the machine of the sign-in before, %s of %s, is revoked at %s\n", before.Machine, before.Member, before.Hub)
+			a.say("the machine of %s of the sign-in before is revoked at %s\n", before.Member, before.Hub)
 		}
 	})
 }
@@ -363,7 +364,14 @@ func today(k api.Key) string {
 
 func (a *app) keyTable(keys []api.Key) {
 	scope := map[bool]string{false: "inference", true: "manage"}
-	a.table("KEY NAME SECRET REGION REACH SCOPE STATE EXPIRES USED TODAY CALLS-30D BASE-URL", convert(keys, func(k api.Key) []string {
+	headings := "[KEY] NAME SECRET REGION REACH SCOPE STATE EXPIRES USED TODAY CALLS-30D BASE-URL"
+	if !slices.ContainsFunc(keys, func(k api.Key) bool { return k.Region != keys[0].Region }) {
+		headings = strings.NewReplacer("REGION", "(REGION)", "BASE-URL", "(BASE-URL)").Replace(headings)
+	}
+	if !slices.ContainsFunc(keys, func(k api.Key) bool { return k.Manage }) {
+		headings = strings.Replace(headings, "SCOPE", "(SCOPE)", 1)
+	}
+	a.table(headings, convert(keys, func(k api.Key) []string {
 		return []string{
 			k.ID, k.Name, "…" + k.LastFour, k.Region, string(k.Reach), scope[k.Manage], k.State, moment(k.Expires), moment(k.LastUsed),
 			today(k), short(k.Calls), k.BaseURL,

@@ -181,7 +181,8 @@ func (a *app) showPulls(now fleet.ModelFiles, at *filesAt, below bool) {
 		hints = append(hints, "`kith pull MODEL"+at.flag()+"` begins a failed one again")
 	}
 	if hints != nil {
-		a.say("\n%s\n", faint(strings.Join(hints, "; ")))
+		a.say("\n")
+		a.note(strings.Join(hints, "; "))
 	}
 }
 
@@ -224,7 +225,8 @@ func (a *app) listPullableOn(ctx context.Context, on string) error {
 	return a.print(now.List, func() {
 		a.table(pullableHeadings, convert(now.List, pullableRow))
 		if now.Memory > 0 {
-			a.say("\n%s\n", faint("FITS: in "+pull.Bytes(now.Memory)+" of memory of "+on+"; "+pull.Bytes(now.DiskFree)+" of its disk are free. Any other model: kith pull hf.co/ORG/REPO:QUANT --on "+on))
+			a.say("\n")
+			a.note("FITS: in " + pull.Bytes(now.Memory) + " of memory of " + on + "; " + pull.Bytes(now.DiskFree) + " of its disk are free. Any other model: kith pull hf.co/ORG/REPO:QUANT --on " + on)
 		}
 	})
 }

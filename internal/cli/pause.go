@@ -56,7 +56,7 @@ func (a *app) printSharing(now sharingNow, say func()) error {
 	return a.print(now, func() {
 		say()
 		if !now.Running {
-			a.say("%s\n", faint("The daemon is not running ("+startDaemon(a.home)+"); this takes effect at its next start."))
+			a.note("The daemon is not running (" + startDaemon(a.home) + "); this takes effect at its next start.")
 		}
 	})
 }

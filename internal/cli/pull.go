@@ -94,7 +94,8 @@ func (a *app) listPullable(ctx context.Context) error {
 			return pullableRow(l.listed())
 		}))
 		if largest > 0 {
-			a.say("\n%s\n", faint("FITS, CONTEXT: in this machine's "+pull.Bytes(int64(largest))+" of memory. TOOLS default: kith describes them to the model. Any other model: kith pull hf.co/ORG/REPO:QUANT"))
+			a.say("\n")
+			a.note("FITS, CONTEXT: in this machine's " + pull.Bytes(int64(largest)) + " of memory. TOOLS default: kith describes them to the model. Any other model: kith pull hf.co/ORG/REPO:QUANT")
 		}
 	})
 }
@@ -214,7 +215,7 @@ func (a *app) showPulled(done pulled, model *pull.Model, server, running bool) {
 		a.say("start the daemon with `kith serve`, and it offers this model\n")
 	}
 	if model.TakesImages && !server {
-		a.say("%s\n", faint("It takes images with llama.cpp's llama-server on the PATH: install that and pull the model again."))
+		a.note("It takes images with llama.cpp's llama-server on the PATH: install that and pull the model again.")
 	}
 }
 

@@ -84,4 +84,7 @@ var (
 	strong = style(lipgloss.NewStyle().Bold(true))
 	faint  = style(lipgloss.NewStyle().Faint(true))
 	accent = style(lipgloss.NewStyle().Foreground(lipgloss.Cyan))
+	good   = style(lipgloss.NewStyle().Foreground(lipgloss.Green))
+	warn   = style(lipgloss.NewStyle().Foreground(lipgloss.Yellow))
+	bad    = style(lipgloss.NewStyle().Foreground(lipgloss.Red))
 )

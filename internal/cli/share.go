@@ -164,7 +164,7 @@ func (a *app) listShares(ctx context.Context) error {
 	a.table("MEMBER SHARE LIMITS SINCE", rows)
 	if len(open) > 0 {
 		a.say("\n")
-		a.table("INVITE CODE USED LIMITS UNTIL", open)
+		a.table("[INVITE] CODE USED LIMITS UNTIL", open)
 	}
 	return nil
 }
@@ -212,7 +212,7 @@ func (a *app) invite() *cobra.Command {
 			if made.Uses > 1 {
 				times = fmt.Sprintf("%d times", made.Uses)
 			}
-			a.say("%s\n", faint(fmt.Sprintf("A member who runs `kith accept` with it may use your machines: %s. It works %s, until %s, and is shown this once; `kith share list` and `kith share remove` end it sooner.", limitsText(&made.Limits), times, moment(made.Expires))))
+			a.note(fmt.Sprintf("A member who runs `kith accept` with it may use your machines: %s. It works %s, until %s, and is shown this once; `kith share list` and `kith share remove` end it sooner.", limitsText(&made.Limits), times, moment(made.Expires)))
 		})
 		a.warn(made.Warnings)
 		return err

@@ -101,7 +101,7 @@ func (a *app) daemonStatus(ctx context.Context, doing string) (config *daemonFil
 
 // fact prints a line of the status with its label.
 func (a *app) fact(label, format string, args ...any) {
-	a.say("%s  %s\n", strong(fmt.Sprintf("%-8s", label)), fmt.Sprintf(format, args...))
+	a.hang(strong(fmt.Sprintf("%-8s", label))+"  ", fmt.Sprintf(format, args...))
 }
 
 const signedOut = "not signed in; `kith login --hub URL` connects this machine to a hub"
@@ -118,10 +118,10 @@ func (a *app) showSaved(config *daemonFile, state daemon.Status) error {
 		a.fact("daemon", "not running; %s", startDaemon(config.Daemon.Data))
 		hub := signedOut
 		if now.Tunnel.SignedIn {
-			hub = fmt.Sprintf("%s, as machine %s of %s", saved.Hub, saved.Machine, saved.Member)
+			hub = fmt.Sprintf("%s, as a machine of %s", saved.Hub, saved.Member)
 		}
 		a.fact("hub", "%s", hub)
-		a.fact("sharing", "%s, once it runs", sharing(now.Sharing, now.Open))
+		a.fact("sharing", "%s, once it runs", toned(sharing(now.Sharing, now.Open)))
 		a.showServed(now.Groups)
 	})
 }
@@ -137,7 +137,10 @@ func (a *app) showStatus(now runningStatus) {
 	a.fact("daemon", "%s since %s, version %s", now.Local, moment(now.Started), now.Version)
 	hub := signedOut
 	if now.Tunnel.SignedIn {
-		hub = fmt.Sprintf("%s as machine %s: %s", now.Tunnel.Hub, cmp.Or(now.Tunnel.Name, now.Tunnel.Machine), connectionText(now.Tunnel))
+		if hub = now.Tunnel.Hub; now.Tunnel.Name != "" {
+			hub += " as machine " + now.Tunnel.Name
+		}
+		hub += ": " + toned(connectionText(now.Tunnel))
 	}
 	a.fact("hub", "%s", hub)
 	if now.Sealed != nil {
@@ -145,7 +148,7 @@ func (a *app) showStatus(now runningStatus) {
 	}
 	a.showFacts(now.Facts)
 	a.fact("slots", "%d; calls from the hub take %d, your own %d", now.Slots, now.Routed, now.Own)
-	a.fact("sharing", "%s", sharing(now.Sharing, now.Open))
+	a.fact("sharing", "%s", toned(sharing(now.Sharing, now.Open)))
 	if why := zoneUnknown(now.Status); why != "" {
 		a.fact("time zone", "%s", why)
 	}

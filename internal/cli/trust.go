@@ -45,7 +45,7 @@ func (a *app) trust() *cobra.Command {
 	reset := command("kith trust reset", func(ctx context.Context, _ []string) error {
 		return a.changeTrust(ctx, "make another account key", daemon.TrustChange{Act: sealed.ActReset}, func(now daemon.Trust) {
 			a.say("this machine has another account key. Its words, to read to those who compared the ones before:\n\n  %s\n\n", strong(now.Words))
-			a.say("%s\n", faint("Revoke a stolen machine on the site. On each other machine of yours run `kith trust reset`, too, and then `kith trust`: run the `kith trust machine` line that it prints here."))
+			a.note("Revoke a stolen machine on the site. On each other machine of yours run `kith trust reset`, too, and then `kith trust`: run the `kith trust machine` line that it prints here.")
 		})
 	})
 	show.AddCommand(machine, remove, reset) // every other first argument is a name
@@ -90,7 +90,8 @@ func (a *app) showTrust(ctx context.Context) error {
 		a.fact("", "kith trust machine %s", now.Ask)
 	}
 	if len(now.Keys) == 0 {
-		a.say("\n%s\n", faint("No key of others is known yet: it comes with the first call to their machines, or with their invite."))
+		a.say("\n")
+		a.note("No key of others is known yet: it comes with the first call to their machines, or with their invite.")
 		return nil
 	}
 	a.say("\n")
@@ -98,7 +99,7 @@ func (a *app) showTrust(ctx context.Context) error {
 		return []string{k.Name, string(k.How), moment(k.Since), k.Words}
 	}))
 	if slices.ContainsFunc(now.Keys, func(k sealed.TrustedKey) bool { return k.How != sealed.Confirmed }) {
-		a.say("%s\n", faint("Let each member read you the words of `kith trust`, and run `kith trust NAME WORDS`."))
+		a.note("Let each member read you the words of `kith trust`, and run `kith trust NAME WORDS`.")
 	}
 	return nil
 }

@@ -83,7 +83,7 @@ func (a *app) showUsage(title string, page api.UsagePage, side api.UsageSide) {
 	total := side.Total
 	a.say("%s  %s\n", strong(title), faint(fmt.Sprintf("%s, since %s", count(page.Days, "day"), page.Since)))
 	if total.Calls == 0 {
-		a.say("%s\n", faint("none"))
+		a.note("none")
 		return
 	}
 	a.say("%s, %s in, %s out; %s with others\n", count(total.Calls, "call"), count(total.TokensIn, "token"), short(total.TokensOut), short(total.Others))
