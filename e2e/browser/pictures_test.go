@@ -116,7 +116,6 @@ func (n *town) photograph() {
 	}
 	run(op, chromedp.Evaluate[chromedp.Void](`document.activeElement.blur(); undefined`)) // the cursor blinks
 	op.shoot("chat", "light", width, 820)
-	op.shoot("chat-dark", "dark", width, 820)
 	// The front page's is narrow, and of fewer pixels: that page is to be light.
 	run(op, chromedp.EmulateViewport(760, 660, chromedp.EmulateScale(1.5)))
 	op.shoot("front", "light", 744, 660) // without the room for a scroll bar
@@ -147,7 +146,7 @@ func (b *tab) shoot(name, scheme string, width, height float64) {
 }
 
 // paletted returns the picture in its 256 most frequent colours. A page has few colours; the rest
-// are at the edges of letters, each near one of these.
+// smooth the edges of text, and each is near one of these.
 func paletted(picture image.Image) *image.Paletted {
 	counts := map[color.RGBA]int{}
 	bounds := picture.Bounds()
