@@ -15,6 +15,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -45,6 +46,10 @@ func TestPictures(t *testing.T) {
 	assert.OK(t, err)
 	n.run()
 	n.photograph()
+	n.record()
+	for scheme, name := range []string{"network.svg", "network-dark.svg"} {
+		assert.OK(t, os.WriteFile(filepath.Join(*pictures, name), frontNetwork(t, scheme), 0o644))
+	}
 }
 
 // hold is a prompt whose answer does not end.
@@ -58,11 +63,14 @@ func answers(c enginetest.Call) enginetest.Behaviour {
 	case strings.Contains(c.Input, question):
 		return enginetest.Behaviour{Text: answer, First: 300 * time.Millisecond, Interval: 27 * time.Millisecond}
 	}
+	if strings.Contains(c.Input, "haiku") {
+		return enginetest.Behaviour{Text: "Idle through the night,\nyour machine answers for me:\nwarm, the fan sings low.", First: 300 * time.Millisecond, Interval: 90 * time.Millisecond}
+	}
 	return enginetest.Behaviour{Text: "Yes."}
 }
 
-// run starts calls that run while the pictures are taken: of ada on her own machine and on that
-// of the group, of bob on a machine of ada.
+// run starts calls that run while the pictures are taken: three of ada, on her own machine, a
+// shared one and one of the group, and two of others on machines of ada.
 func (n *town) run() {
 	n.t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -169,6 +177,43 @@ func paletted(picture image.Image) *image.Paletted {
 	small := image.NewPaletted(bounds, palette)
 	draw.Draw(small, bounds, picture, bounds.Min, draw.Src)
 	return small
+}
+
+var (
+	variable = regexp.MustCompile(`(--[a-z-]+): (?:light-dark\(([^,]+), ([^)]+)\)|([^;]+));`)
+	useOf    = regexp.MustCompile(`var\((--[a-z-]+)\)`)
+)
+
+// frontNetwork returns the moving picture of the front page as a file of its own, for a light
+// (scheme 0) or a dark page (1).
+func frontNetwork(t *testing.T, scheme int) []byte {
+	t.Helper()
+	read := func(name string) string {
+		return string(assert.Value(os.ReadFile(filepath.Join("../../internal/site", name)))(t))
+	}
+	between := func(text, from, to string) string {
+		_, text, found := strings.Cut(text, from)
+		text, _, ends := strings.Cut(text, to)
+		assert.Require(t, found && ends, "nothing is between", from, "and", to)
+		return text
+	}
+	values := map[string]string{}
+	for _, m := range variable.FindAllStringSubmatch(read("static/tokens.css"), -1) {
+		if values[m[1]] == "" { // phones have others
+			values[m[1]] = cmp.Or(m[2+scheme], m[4])
+		}
+	}
+	css := read("static/app.css")
+	_, keyframes, _ := strings.Cut(css, "\n@keyframes travel {")
+	style := "text{font-family:var(--sans)}" + ".network .lines " + between(css, "  .network .lines ", "\n}\n@keyframes travel {") + "@keyframes travel {" + keyframes
+	style = regexp.MustCompile(`(?m)^ *(@media \(max-width|/\*).*$`).ReplaceAllString(style, "") // what is for phones would hold for a small picture
+	style = useOf.ReplaceAllStringFunc(style, func(use string) string {
+		value := values[between(use, "(", ")")]
+		assert.Require(t, value != "", use, "has no value")
+		return value
+	})
+	box := between(read("templates/start.html"), `<svg class="network" `, "</svg>")
+	return fmt.Appendf(nil, `<svg class="network" xmlns="http://www.w3.org/2000/svg" width="720" height="386" %s<style>%s</style></svg>`+"\n", box, style)
 }
 
 const question = "What limits how fast a 70B model answers?"

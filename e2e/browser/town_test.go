@@ -7,6 +7,7 @@ import (
 	cryptorand "crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
+	"crypto/x509/pkix"
 	"encoding/json"
 	"encoding/pem"
 	"fmt"
@@ -121,6 +122,7 @@ type town struct {
 	zone    *time.Location
 	engine  *enginetest.Engine // of all machines
 	roots   *x509.CertPool
+	pem     string                       // the file with its certificate
 	secrets map[string]credential.Secret // of machines and keys, by id
 }
 
@@ -200,12 +202,13 @@ var cities = []string{"Pacific/Auckland", "Australia/Sydney", "Asia/Tokyo", "Asi
 func (n *town) certificate(t *testing.T, folder string) {
 	t.Helper()
 	key := assert.Value(ecdsa.GenerateKey(elliptic.P256(), cryptorand.Reader))(t)
-	template := &x509.Certificate{SerialNumber: big.NewInt(1), DNSNames: []string{hubName}, NotAfter: time.Now().Add(time.Hour)}
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: hubName}, DNSNames: []string{hubName}, NotAfter: time.Now().Add(24 * time.Hour), IsCA: true, BasicConstraintsValid: true}
 	der := assert.Value(x509.CreateCertificate(cryptorand.Reader, template, template, &key.PublicKey, key))(t)
 	private := assert.Value(x509.MarshalPKCS8PrivateKey(key))(t)
 	for name, block := range map[string]*pem.Block{"certificate": {Type: "CERTIFICATE", Bytes: der}, "key": {Type: "PRIVATE KEY", Bytes: private}} {
 		assert.OK(t, os.WriteFile(filepath.Join(folder, name), pem.EncodeToMemory(block), 0o600))
 	}
+	n.pem = filepath.Join(folder, "certificate")
 	n.roots = x509.NewCertPool()
 	n.roots.AddCert(assert.Value(x509.ParseCertificate(der))(t))
 }
