@@ -11,7 +11,7 @@ STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 GREMLINS    := github.com/go-gremlins/gremlins/cmd/gremlins@v0.6.0
 SQLC        := github.com/sqlc-dev/sqlc/cmd/sqlc@v1.31.1
 
-.PHONY: help run build build-slim llama test test-all check flaky soak cluster mutate bench bench-idle bench-builtin bench-sealed bench-routing h2spec generate man release fmt setup-test clean
+.PHONY: help run build build-slim llama test test-all check pictures flaky soak cluster mutate bench bench-idle bench-builtin bench-sealed bench-routing h2spec generate man release fmt setup-test clean
 
 help: ## this list
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -92,6 +92,9 @@ generate: ## SQL to Go, code to docs, npm's libraries to the site's pages
 	@cp internal/site/npm/node_modules/pdfjs-dist/legacy/build/pdf.worker.min.mjs internal/site/static/pdf.worker.js
 	@cd internal/store && $(GO) run $(SQLC) generate
 	@$(GO) generate ./...
+
+pictures: setup-test build ## the pictures of the README, the documentation and the front page, to docs/pictures
+	@cd e2e/browser && KITH_BIN="$$PWD/../../bin/kith" go test -count=1 -timeout 10m -run TestPictures -v . -pictures "$$PWD/../../docs/pictures"
 
 man: ## the man pages, to build/man
 	@$(GO) run ./scripts/man build/man

@@ -118,7 +118,7 @@ func TestLargeLists(t *testing.T) {
 	browser := chromium(t, nil)
 	w.op = newTab(t, browser, w.base, true)
 	op := w.op
-	w.enter(op)
+	w.enter(op, "op")
 	w.machine()
 	w.until("the models of the machine are there", func() bool { op.open("/models?q=qwen"); return len(op.rows()) == 2 })
 	w.until("the others no longer reconnect", func() bool { op.open("/models?state=offline&q=model-0000"); return len(op.rows()) == 1 })
@@ -195,7 +195,7 @@ func TestLargeLists(t *testing.T) {
 
 	// The same without scripts: a form and links.
 	plain := newTab(t, browser, w.base, false)
-	w.enter(plain)
+	w.enter(plain, "op")
 	plain.open("/models")
 	plain.leads(200, clickOn(".list thead th:first-child a"))
 	plain.leads(200, clickOn(".chips .bad"))
@@ -212,10 +212,10 @@ func TestLargeLists(t *testing.T) {
 	plain.quiet()
 }
 
-// enter signs op in by a link of the command line.
-func (w *walk) enter(b *tab) {
+// enter signs a member in by a link of the command line.
+func (w *walk) enter(b *tab, member string) {
 	w.t.Helper()
-	out := assert.Value(exec.Command(w.binary, "admin", "member", "link", "op", "--data", filepath.Join(w.home, "hub")).CombinedOutput())(w.t)
+	out := assert.Value(exec.Command(w.binary, "admin", "member", "link", member, "--data", filepath.Join(w.home, "hub")).CombinedOutput())(w.t)
 	link := regexp.MustCompile(`http\S+/welcome/\S+`).FindString(string(out))
 	assert.Require(w.t, link != "", "a link in", string(out))
 	b.open(link)

@@ -185,3 +185,13 @@ func TestListsAreFolded(t *testing.T) {
 	assert.Same(t, folded(clients), []string{"Contract", "Development", "Decisions"})
 	assert.Same(t, folded(hacking), []string{"Contract", "Decisions"})
 }
+
+// A PNG has its size on the page, so that nothing moves when it arrives.
+func TestPicturesHaveTheirSize(t *testing.T) {
+	page, found := docsite.Find("site")
+	assert.That(t, found, "the page is not found")
+	assert.Contains(t, page.HTML, `<img src="/docs/pictures/home.png"`)
+	for _, tag := range regexp.MustCompile(`<img [^>]*>`).FindAllString(page.HTML, -1) {
+		assert.That(t, regexp.MustCompile(` width="1200" height="\d+" loading="lazy"`).MatchString(tag), tag, "has no size")
+	}
+}

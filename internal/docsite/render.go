@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"fmt"
 	"html"
+	"image/png"
 	"path"
+	"strconv"
 	"strings"
 	"unicode"
 
@@ -52,6 +54,7 @@ func render(name string, source []byte, titles map[string]string) (Page, error) 
 			page.addText(string(node.Value(source)))
 		case *ast.Image:
 			node.Destination = []byte(page.target(string(node.Destination)))
+			setSize(node)
 		case *ast.Link:
 			node.Destination = []byte(page.target(string(node.Destination)))
 			page.addLink(node, source, titles)
@@ -97,6 +100,19 @@ func (p *Page) addSection(heading *ast.Heading, source []byte, used map[string]i
 	link.SetAttributeString("class", []byte("anchor"))
 	link.AppendChild(link, ast.NewString([]byte("#")))
 	heading.AppendChild(heading, link)
+}
+
+// setSize gives a PNG its size on the page, so that nothing moves when it arrives. Two of its
+// pixels are one of the page. It is loaded when it comes into sight.
+func setSize(node *ast.Image) {
+	data, _ := Picture(strings.TrimPrefix(string(node.Destination), Root+"/"))
+	size, err := png.DecodeConfig(bytes.NewReader(data))
+	if err != nil {
+		return // an SVG has its own
+	}
+	node.SetAttributeString("width", strconv.AppendInt(nil, int64(size.Width/2), 10))
+	node.SetAttributeString("height", strconv.AppendInt(nil, int64(size.Height/2), 10))
+	node.SetAttributeString("loading", []byte("lazy"))
 }
 
 // addText adds text to the last section for searching.

@@ -17,3 +17,17 @@ func TestFrontPage(t *testing.T) {
 		assert.Equal(t, strings.Contains(front.body, "Sign up"), rule == SignUpOpen, rule)
 	}
 }
+
+// The picture on the front page is light or dark as the page is.
+func TestFrontPictureFollowsTheTheme(t *testing.T) {
+	browser := newTown(t, nil).browser()
+	for theme, want := range map[string]string{
+		"":      `<source srcset="/docs/pictures/front-dark.png" media="(prefers-color-scheme: dark)"><img class="shot" src="/docs/pictures/front.png"`,
+		"light": `<img class="shot" src="/docs/pictures/front.png"`,
+		"dark":  `<img class="shot" src="/docs/pictures/front-dark.png"`,
+	} {
+		browser.post("/theme", "theme", theme)
+		page := browser.get("/").want(t, 200, want)
+		assert.Equal(t, strings.Contains(page.body, "<source"), theme == "", theme)
+	}
+}
