@@ -264,7 +264,7 @@ func TestChangeNamesPages(t *testing.T) {
 			t.Errorf("row %d: %q", row, change)
 		}
 	}
-	page := ada.get("/models?model=nothing").want(t, 200, `What helps: The exact id of a model for such calls, as <a href="/models">Models</a> lists it.`)
+	page := ada.get("/models?model=nothing").want(t, 200, `What helps: Use the exact ID of a model for such calls, as <a href="/models">Models</a> lists it.`)
 	assert.Lacks(t, page.body, "<code>kith", "the page of a model names a command")
 }
 
