@@ -146,5 +146,5 @@ func TestLiveFiles(t *testing.T) {
 // TestFilesNotice can be switched off.
 func TestFilesNotice(t *testing.T) {
 	tn := newTown(t, nil)
-	tn.as("ada").get("/account").want(t, 200, "managed from elsewhere", `value="`+string(account.NoticeFiles)+`"`)
+	tn.as("ada").get("/account").want(t, 200, "changed from elsewhere", `value="`+string(account.NoticeFiles)+`"`)
 }
