@@ -144,7 +144,7 @@ func TestStopIsNoRefusal(t *testing.T) {
 	}
 	browser := tn.as("ada")
 	browser.get("/").want(t, 200, "1 stopped</span>", "Most at ")
-	browser.get("/usage").want(t, 200, "<dt>Refused or broken off</dt><dd>0</dd>", "Stopped by the caller")
+	browser.get("/usage").want(t, 200, "<dt>Errors</dt><dd>0</dd>", "Stopped by the caller")
 	browser.get("/usage.csv").want(t, 200, "caller,code,cancelled,1,0,")
 }
 
