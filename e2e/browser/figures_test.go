@@ -113,7 +113,7 @@ func (w *walk) refusedTry() {
 		op.leads(200, chromedp.SendKeys(chromedp.CSS("#id"), id+"\r"))
 		return strings.Contains(op.text("main"), "paused")
 	})
-	op.see("Time line")
+	op.see("Timeline")
 	op.see("No machine available CASCADE_EXHAUSTED")
 	w.look(op, "request-refused")
 	op.open("/requests?outcome=served")
@@ -185,7 +185,7 @@ func (w *walk) operates() {
 	}
 	w.documentation()
 	op.open("/operator")
-	op.see("all read, and sound")
+	op.see("verified")
 	op.open("/operator/audit")
 	op.see("back up the database")
 	op.open("/operator/members?q=ben")

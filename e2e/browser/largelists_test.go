@@ -143,12 +143,12 @@ func TestLargeLists(t *testing.T) {
 
 	// Order, state and page: links, whose addresses are to keep.
 	run(op, clickOn(".list thead th:first-child a"))
-	w.until("it is sorted", func() bool { return op.text(".list th[aria-sort=ascending]") == "Id" })
+	w.until("it is sorted", func() bool { return op.text(".list th[aria-sort=ascending]") == "ID" })
 	assert.Equal(t, op.rows()[0], "model-0000:70b-instruct")
 	run(op, clickOn(".list thead th:first-child a"))
-	w.until("it is sorted in reverse", func() bool { return op.text(".list th[aria-sort=descending]") == "Id" })
+	w.until("it is sorted in reverse", func() bool { return op.text(".list th[aria-sort=descending]") == "ID" })
 	last := op.rows()[0]
-	assert.Equal(t, run(op, chromedp.Evaluate[string](`document.activeElement.textContent`)), "Id", "the focus after the press")
+	assert.Equal(t, run(op, chromedp.Evaluate[string](`document.activeElement.textContent`)), "ID", "the focus after the press")
 	run(op, clickOn(".chips .bad"))
 	w.until("those are offline", func() bool { return len(op.rows()) == 50 && op.rows()[0] == last })
 	run(op, clickOn(".pages [rel=next]"))

@@ -246,7 +246,7 @@ func (w *walk) hours() {
 	})
 	w.look(ben, "requests")
 	ben.leads(200, clickOn("#requests tbody a"))
-	ben.see("Time line")
+	ben.see("Timeline")
 	ben.see("hours")
 	w.look(ben, "request")
 	op.open("/requests")

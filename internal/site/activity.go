@@ -162,7 +162,7 @@ func machinesContent(s *Site, hub *hubView, who fleet.Caller) liveContent {
 			running = fmt.Sprintf("%d of %d slots", m.Running, m.Slots)
 		}
 		out.texts["running-"+id] = words{text: running}
-		out.texts["queue-"+id] = words{text: counted(m.Queued, "no call", "1 call", "%d calls")}
+		out.texts["queue-"+id] = words{text: fmt.Sprint(m.Queued)}
 		if names := users[live.ID]; len(names) > 0 {
 			slices.Sort(names)
 			out.texts["users-"+id] = words{text: strings.Join(names, "; ")}

@@ -113,7 +113,7 @@ func TestLiveFiles(t *testing.T) {
 	assert.Equal(t, watch.look(t.Context()), filesBusy, "the pause while a pull runs")
 	l := ada.listen("/live" + path)
 	shape := l.expect(true, map[string][]string{
-		"state-" + tn.machine.ID: {"ready", "good"}, "running-" + tn.machine.ID: {"0 of 3 slots"}, "queue-" + tn.machine.ID: {"no call"},
+		"state-" + tn.machine.ID: {"ready", "good"}, "running-" + tn.machine.ID: {"0 of 3 slots"}, "queue-" + tn.machine.ID: {"0"},
 		"file-0": {"in memory", "good"}, "file-1": {"not loaded"}, "pull-0": {"25 %, 1.0 MiB of 4.0 MiB"}, "pull-1": {"failed", "bad"},
 	}).Shape
 	ada.get(path).want(t, 200, `data-stream="/live`+path+`"`, `data-shape="`+shape+`"`)
@@ -146,5 +146,5 @@ func TestLiveFiles(t *testing.T) {
 // TestFilesNotice can be switched off.
 func TestFilesNotice(t *testing.T) {
 	tn := newTown(t, nil)
-	tn.as("ada").get("/account").want(t, 200, "managed from elsewhere", `value="`+string(account.NoticeFiles)+`"`)
+	tn.as("ada").get("/account").want(t, 200, "changed from elsewhere", `value="`+string(account.NoticeFiles)+`"`)
 }

@@ -23,7 +23,7 @@ type modelsData struct {
 
 // modelColumns are the columns of the list of models.
 var modelColumns = []column{
-	{Head: "Id", Name: "id"}, {Head: "Status", Name: "status"}, {Head: "Model", Name: "parameters", Most: true},
+	{Head: "ID", Name: "id"}, {Head: "Status", Name: "status"}, {Head: "Model", Name: "parameters", Most: true},
 	{Head: "Context", Class: "n", Name: "context", Most: true}, {Head: "Tokens/s", Class: "n", Name: "speed", Most: true},
 	{Head: "Capabilities", Class: "wide"}, {Head: "Access", Class: "wide", Name: "access"},
 	{Head: "Machines", Name: "machines", Most: true},
@@ -108,7 +108,7 @@ func (s *Site) modelsPage(v *visit) (reply, error) {
 	}
 	shown := modelsData{Any: len(models.Data) > 0, Live: contentOfModels(models.Data), List: list{
 		ID: "models", Path: "/models", Label: "Models", One: "model", Many: "models",
-		Find: "Id, capability or status", Query: readList(query, ""), Columns: modelColumns}}
+		Find: "ID, capability or status", Query: readList(query, ""), Columns: modelColumns}}
 	shown.Models, shown.List.Found, shown.List.States = modelList.cut(modelRows(models.Data), shown.List.Query)
 	markTwins(shown.Models)
 	return reply{page: "models", title: "Models", data: shown}, nil

@@ -86,12 +86,11 @@ func (s *Site) noticeChoices(v *visit) (all []noticeChoice, err error) {
 	for _, c := range []noticeChoice{
 		{Kind: account.NoticeInvited, Text: "You are invited to a group"},
 		{Kind: account.NoticeJoined, Text: "A member joined a group of yours"},
-		{Kind: account.NoticeAccess, Text: "There is a new share of yours or with you, you joined a group, " +
-			"or an admin of one pinned or excluded a machine of yours"},
-		{Kind: account.NoticeSpent, Text: "The calls a day of a share, a group or a key are used up"},
-		{Kind: account.NoticeFiles, Text: "Models of a machine of yours were managed from elsewhere"},
-		{Kind: account.NoticeOffline, Text: "A machine of yours is offline for more than an hour"},
-		{Kind: account.NoticeEnding, Text: "A key of yours ends within 7 days"},
+		{Kind: account.NoticeAccess, Text: "Sharing: a new share, a group you joined, a machine of yours that an admin pinned or excluded"},
+		{Kind: account.NoticeSpent, Text: "The calls a day of a share, group or key are used up"},
+		{Kind: account.NoticeFiles, Text: "Models of your machine were changed from elsewhere"},
+		{Kind: account.NoticeOffline, Text: "Your machine has been offline for more than an hour"},
+		{Kind: account.NoticeEnding, Text: "Your key ends within 7 days"},
 		{Kind: account.NoticeBackup, Text: "This hub has no good backup of the last 7 days"},
 	} {
 		if c.Kind != account.NoticeBackup || v.me.Operator {

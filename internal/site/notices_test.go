@@ -40,7 +40,7 @@ func testNoticesPage(t *testing.T, tn *town) {
 
 	// It can be switched off on the site. Only an operator sees the setting for backups,
 	// and without a mail server there is none for mail.
-	account := ada.get("/account").want(t, 200, "A key of yours ends within 7 days", `name="site" value="offline" checked`)
+	account := ada.get("/account").want(t, 200, "Your key ends within 7 days", `name="site" value="offline" checked`)
 	for _, not := range []string{"backup", `name="mail"`} {
 		assert.Lacks(t, account.body, not, "the account page")
 	}

@@ -74,9 +74,11 @@ func testOperator(t *testing.T, tn *town) {
 	// If the operator has a password, creating a link requires it.
 	op.post("/account/password", "password", aPassword).goes(t, "/account")
 	op.get(members+"/link?member=mem_none").want(t, 404, "no such member")
-	op.get(members+"/link?member="+tn.members["bob"].ID).want(t, 200, "Create a sign-in link for bob?", `name="old"`)
+	asked := op.get(members+"/link?member="+tn.members["bob"].ID).want(t, 200, "Create a sign-in link for bob?", `name="old"`)
+	assert.Lacks(t, asked.body, `name="name"`, "the field for a password manager would fill the form for a new member")
 	op.post(members+"/link", "member", tn.members["bob"].ID).want(t, 403, "current password is wrong")
-	op.post(members+"/link", "member", tn.members["bob"].ID, "old", aPassword).want(t, 200, "signs bob in")
+	op.post(members+"/link", "member", tn.members["bob"].ID, "old", aPassword).want(t, 200, "signs bob in", `<details id="add">`,
+		`<a href="/operator/members" aria-current="page">Members`)
 }
 
 // An operator can add a member, who signs in by a link, and give and take the role of

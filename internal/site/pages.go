@@ -227,8 +227,8 @@ func memberPages() []page {
 		onMachine(post(filesPath, (*Site).changeFiles)),
 		onMachine(form("/machines/pause", api.ControlMachine, pause, "The machine pauses; what runs on it finishes.")),
 		onMachine(form("/machines/resume", api.ControlMachine, resume, "The machine takes calls again.")),
-		onMachine(form("/machines/hours", api.ControlMachine, hours, "The machine has its new hours, "+
-			"and this page shows them as soon as the machine reports them; what runs now finishes.")),
+		onMachine(form("/machines/hours", api.ControlMachine, hours, "The new hours are set, and are shown here when "+
+			"the machine reports them. Running calls finish.")),
 		onMachine(form("/machines/slots", api.ControlMachine, slots, "The limit is set.")),
 		onMachine(form("/machines/rename", api.RenameMachine, fields, "The machine has its new name.")),
 		asks("/machines/revoke", (*Site).revokeMachineQuestion),

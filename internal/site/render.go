@@ -182,7 +182,8 @@ var templates = sync.OnceValue(func() map[string]*template.Template {
 		},
 		"tabs": func(at string, pairs ...string) (links []navLink) {
 			for pair := range slices.Chunk(pairs, 2) {
-				links = append(links, navLink{Href: pair[0], Text: pair[1], Here: at == pair[0]})
+				below := len(links) > 0 && strings.HasPrefix(at, pair[0]+"/") // every page is below the first
+				links = append(links, navLink{Href: pair[0], Text: pair[1], Here: at == pair[0] || below})
 			}
 			return links
 		},

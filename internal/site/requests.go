@@ -212,7 +212,7 @@ func remediesOf(code fault.Code) (all []remedy) {
 		all = append(all, remedy{Text: "Choose another model", Href: "/models"})
 	}
 	if code.When() != "" {
-		all = append(all, remedy{Text: "Read what helps", Href: "/docs/errors#" + string(code)})
+		all = append(all, remedy{Text: "About this error", Href: "/docs/errors#" + string(code)})
 	}
 	return all
 }

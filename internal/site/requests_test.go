@@ -144,7 +144,7 @@ func TestStopIsNoRefusal(t *testing.T) {
 	}
 	browser := tn.as("ada")
 	browser.get("/").want(t, 200, "1 stopped</span>", "Most at ")
-	browser.get("/usage").want(t, 200, "<dt>Refused or broken off</dt><dd>0</dd>", "Stopped by the caller")
+	browser.get("/usage").want(t, 200, "<dt>Errors</dt><dd>0</dd>", "Stopped by the caller")
 	browser.get("/usage.csv").want(t, 200, "caller,code,cancelled,1,0,")
 }
 
@@ -264,7 +264,7 @@ func TestChangeNamesPages(t *testing.T) {
 			t.Errorf("row %d: %q", row, change)
 		}
 	}
-	page := ada.get("/models?model=nothing").want(t, 200, `What helps: The exact id of a model for such calls, as <a href="/models">Models</a> lists it.`)
+	page := ada.get("/models?model=nothing").want(t, 200, `What helps: Use the exact ID of a model for such calls, as <a href="/models">Models</a> lists it.`)
 	assert.Lacks(t, page.body, "<code>kith", "the page of a model names a command")
 }
 

@@ -326,7 +326,7 @@ func (s *Site) invitePage(v *visit) (reply, error) {
 			seen.State, seen.Owner)
 	}
 	if v.me.ID != "" {
-		return reply{page: "invite", title: "An invite", data: inviteData{code, seen}}, nil
+		return reply{page: "invite", title: "You are invited", data: inviteData{code, seen}}, nil
 	}
 	return reply{page: "signup", title: "You are invited",
 		data: signUpData{Invite: code, Seen: &seen, Provider: s.provider.name()}}, nil

@@ -52,7 +52,7 @@ func TestTry(t *testing.T) { onEachStore(t, testTry) }
 
 func testTry(t *testing.T, tn *town) {
 	ada := tn.as("ada")
-	ada.get("/try").want(t, 200, "of-ada", `id="send"`, "No message yet", "Not sealed</a>: this page talks to the hub", "&#34;CASCADE_EXHAUSTED&#34;:&#34;No machine available&#34;", assetPaths()["chat.js"])
+	ada.get("/try").want(t, 200, "of-ada", `id="send"`, "No message yet", "Not sealed</a>: the hub and the owner", "&#34;CASCADE_EXHAUSTED&#34;:&#34;No machine available&#34;", assetPaths()["chat.js"])
 	page := ada.post("/try", "model", "of-ada", "said", "one\r\ntwo", "said", "three", "ask", "is <b> bold?").want(t, 200,
 		"one\ntwo", "three", "is &lt;b&gt; bold?", "ada: is &lt;b&gt; bold?")
 	assert.Equal(t, strings.Count(page.body, `name="said"`), 4, "the next form brings", "messages of 4")

@@ -202,7 +202,7 @@ func TestOperatorPages(t *testing.T) {
 	file := t.TempDir() + "/copy.db"
 	_, err := tn.db.Backup(t.Context(), account.Backup{ID: "bak_1", At: time.Now(), File: file}, nil)
 	check(t, err)
-	op.get("/operator").want(t, 200, file, "KiB", "all read, and sound")
+	op.get("/operator").want(t, 200, file, "KiB", "verified")
 }
 
 // TestUsageInTheReadersZone checks that days are those of the zone that the browser names, that

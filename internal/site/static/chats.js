@@ -45,7 +45,7 @@ const chatList = (chats, { current, changed, removed, exported }) => {
       }
       list.append(row(chat));
     }
-    if (found.length === 0) place.append(element("p", "muted", all.length === 0 ? "Chats are kept in this browser alone." : "No chats match."));
+    if (found.length === 0) place.append(element("p", "muted", all.length === 0 ? "No chats yet" : "No chats match."));
     for (const id of ["clear", "export-all"]) at(id).hidden = all.length === 0;
   }
 
