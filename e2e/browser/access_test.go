@@ -127,7 +127,7 @@ func TestAccess(t *testing.T) {
 			w := &walk{stage: newStageOver(t, func(folder string) { friends(t, folder) }, "127.0.0.1:0", "", "llama3", "llama3:latest", "qwen2.5-coder"), scripts: scripts}
 			w.op = newTab(t, browser, w.base, scripts)
 			op := w.op
-			w.enter(op)
+			w.enter(op, "op")
 			w.machine()
 			w.until("the models are offered", func() bool {
 				op.open("/access?member=ben")
@@ -144,7 +144,7 @@ func TestAccess(t *testing.T) {
 			w.opensPanel(op, "#people a[href='/access?member=ben']")
 			run(op, chromedp.SetValue(chromedp.CSS("#with-per-day"), "10"))
 			w.click(op, "#limits button")
-			op.see("These are now the limits of the share with ben")
+			op.see("ben may use your machines: ")
 			op.see("10 calls a day")
 			assert.That(t, w.clicks <= 3, "to limit a friend takes", w.clicks, "clicks")
 

@@ -25,7 +25,7 @@ type modelsData struct {
 var modelColumns = []column{
 	{Head: "ID", Name: "id"}, {Head: "Status", Name: "status"}, {Head: "Model", Name: "parameters", Most: true},
 	{Head: "Context", Class: "n", Name: "context", Most: true}, {Head: "Tokens/s", Class: "n", Name: "speed", Most: true},
-	{Head: "Capabilities", Class: "wide"}, {Head: "Access", Class: "wide", Name: "access"},
+	{Head: "Capabilities", Class: "spare"}, {Head: "Access", Class: "spare", Name: "access"},
 	{Head: "Machines", Name: "machines", Most: true},
 	{Head: "Actions", Class: "do"},
 }

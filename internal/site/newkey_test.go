@@ -135,7 +135,7 @@ func TestKeyWithALimit(t *testing.T) {
 	ada.post("/applications/limit", "key", key.ID, "per_day", "2").goes(t, "/applications")
 	ada.get("/applications").want(t, 200, "limit of calls a day is 2, of which 2 are used", `2 of 2 <span class="state warn">used up</span>`)
 	ada.post("/applications/limit", "key", key.ID, "per_day", "").goes(t, "/applications")
-	ada.get("/applications").want(t, 200, "no limit of calls a day", `<td>2</td>`)
+	ada.get("/applications").want(t, 200, "no limit of calls a day", `<td class="n">2</td>`)
 	assert.Equal(t, newest(t, tn).PerDay, 0, "calls a day")
 	for _, wrong := range []string{"-1", "1000001", "many"} {
 		ada.post("/applications/limit", "key", key.ID, "per_day", wrong).want(t, 400, "per_day")

@@ -349,7 +349,7 @@ type allMachinesData struct {
 var allMachinesColumns = []column{
 	{Head: "Name", Name: "name"}, {Head: "Owner", Name: "owner"}, {Head: "State", Name: "state"},
 	{Head: "Models", Class: "n", Name: "models", Most: true}, {Head: "Slots", Class: "n", Name: "slots", Most: true},
-	{Head: "Computer"}, {Head: "Last seen", Name: "seen", Most: true}, {Head: "ID"},
+	{Head: "Computer", Class: "spare"}, {Head: "Last seen", Name: "seen", Most: true}, {Head: "ID", Class: "spare"},
 }
 
 // allMachinesList are the rules of the list of all machines.

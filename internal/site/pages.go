@@ -280,7 +280,7 @@ func sharePages() []page {
 		formSaying("/sharing/share", api.PutShare, newShare(false),
 			func(made api.Share) string { return "Shared with " + made.With + afterLimits(made.Cut, made.Warnings) }),
 		formSaying("/sharing/limits", api.PutShare, newShare(true), func(made api.Share) string {
-			return "These are now the limits of the share with " + made.With + afterLimits(made.Cut, made.Warnings)
+			return made.With + " may use your machines: " + limitWords(made.Limits) + afterLimits(made.Cut, made.Warnings)
 		}),
 		formSaying("/sharing/end", api.EndShare, shareToEnd, func(act api.EndedShare) string {
 			return "The share with " + act.With + " has ended. " + cutWords(act.Cut)

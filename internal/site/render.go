@@ -88,6 +88,10 @@ var (
 			switch path.Ext(name) {
 			case ".md":
 				continue
+			case ".js":
+				if path.Base(name) == "app.js" { // like the bundles, it has no line in a literal that looks like a comment
+					a.body = commentLine.ReplaceAll(a.body, nil)
+				}
 			case ".css":
 				a.body = assetInCSS.ReplaceAllFunc(commentInCSS.ReplaceAll(a.body, nil), func(match []byte) []byte {
 					return fmt.Appendf(nil, "url(%q)", paths[string(assetInCSS.FindSubmatch(match)[1])])

@@ -351,7 +351,7 @@ func TestWhatModelsLack(t *testing.T) {
 		{[]string{"no_tools", "thinking"}, "thinking", "tools: how its chat template"},
 	} {
 		tn.models = []api.Model{{ID: "tiny", Capabilities: test.capabilities}}
-		ada.get("/models").want(t, 200, `<td class="wide">`+test.abilities+"</td>")
+		ada.get("/models").want(t, 200, `<td class="spare">`+test.abilities+"</td>")
 		page := ada.get("/models?model=tiny").want(t, 200, "<dd>"+test.abilities+"</dd>", test.lacks)
 		assert.Equal(t, strings.Contains(page.body, `id="lacks"`), test.lacks != "", test.capabilities)
 	}
