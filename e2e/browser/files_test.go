@@ -74,7 +74,7 @@ func TestModelFiles(t *testing.T) {
 					return strings.Contains(op.text(selector), want)
 				})
 			}
-			op.see("No model in a file yet")
+			op.see("No model files yet")
 			w.look(op, "machine-no-files")
 			op.send("#pull-other button", "#pull-other input[name=model]", "ann/another")
 			shows("#pulls", "ann/another is not there")
@@ -104,7 +104,7 @@ func TestModelFiles(t *testing.T) {
 			w.look(op, "files-question")
 			op.send("#do")
 			op.see("words is removed.")
-			shows("#machine", "No model in a file yet")
+			shows("#machine", "No model files yet")
 			op.open("/notices")
 			for _, text := range []string{"pulls ann/words", "loads words into memory", "freed the memory of words", "removed words"} {
 				op.see(text)
