@@ -204,6 +204,8 @@ type answer struct {
 	verdict Verdict
 	code    fault.Code
 	text    string
+	// instead returns a text for some of the tallies, or ""; nil: there is none.
+	instead func(Tally) string
 	// noRetry reports that a retry cannot succeed (spec/routing.md#no-retry); nil: it may.
 	noRetry func(Tally) bool
 }
@@ -249,6 +251,16 @@ var (
 	exhausted = answer{
 		code: fault.CascadeExhausted,
 		text: "no machine {you} can use takes a call of model {model} just now ({states}); retry later",
+		instead: func(t Tally) string {
+			switch online := t.Reachable() - t.In(Offline); online {
+			case t.In(Spent):
+				return "the calls a day that the owners allow on the machines {you} can use for model {model} are used up ({states}); " +
+					"the next day begins at 00:00 UTC"
+			case t.In(Paused):
+				return "each machine {you} can use for model {model} that is online is paused ({states}); retry when its owner resumes it"
+			}
+			return ""
+		},
 	}
 	full = answer{
 		code: fault.CapacityFull,
@@ -286,8 +298,11 @@ func (c answer) fault(row int, t Tally, q *Query) *fault.Fault {
 // message returns the text with its placeholders replaced. Refusals are frequent, so it
 // allocates only one string.
 func (c answer) message(t Tally, q *Query) string {
-	buffer := make([]byte, 0, 512)
-	for rest := c.text; ; {
+	buffer, text := make([]byte, 0, 512), c.text
+	if c.instead != nil {
+		text = cmp.Or(c.instead(t), text)
+	}
+	for rest := text; ; {
 		before, after, found := strings.Cut(rest, "{")
 		buffer = append(buffer, before...)
 		if !found {

@@ -529,6 +529,7 @@ func TestWhatARefusalSays(t *testing.T) {
 // Each row says its own, to either kind of caller.
 func TestEveryRowSaysItsOwn(t *testing.T) {
 	const notFound, exhausted = "send the id exactly as GET /v1/models lists it", `takes a call of model "m" just now`
+	const paused, spent = "is paused (1 paused, 1 offline); retry when its owner", "are used up (1 used up today); the next day begins at 00:00 UTC"
 	mallory := func(state State) *world {
 		return &world{now: noon, machines: []wMachine{in(state, "theirs", "mallory")}}
 	}
@@ -549,8 +550,9 @@ func TestEveryRowSaysItsOwn(t *testing.T) {
 		{groupIndex, wAsk{}, 7, "and waiting does not help", notFound},
 		{own(Offline), wAsk{}, 8, "is offline; it is back when one of them is", "is offline; it is back when one of them is"},
 		{stateWorld(nil, []State{OutsideHours}), wAsk{}, 9, "outside its sharing hours (1 outside hours)", "outside its sharing hours (1 outside hours)"},
-		{own(Paused, Offline), wAsk{}, 10, exhausted + " (1 paused, 1 offline)", exhausted + " (1 paused, 1 offline)"},
-		{stateWorld(nil, []State{Spent}), wAsk{}, 10, exhausted + " (1 used up today)", exhausted + " (1 used up today)"},
+		{own(Paused, Offline), wAsk{}, 10, paused, paused},
+		{stateWorld(nil, []State{Spent}), wAsk{}, 10, spent, spent},
+		{stateWorld([]State{Paused}, []State{Spent}), wAsk{}, 10, exhausted + " (1 used up today, 1 paused)", exhausted + " (1 used up today, 1 paused)"},
 		{stateWorld(nil, []State{Returning}), wAsk{waited: true}, 11, "before the wait was over (1 reconnecting)", "before the wait was over (1 reconnecting)"},
 		{own(Ready), wAsk{avoid: []string{"own0"}, gone: true}, 11, "before it started (1 ready)", "before it started (1 ready)"},
 		{own(Busy), wAsk{waited: true}, 11, "before the wait was over (1 busy)", "before the wait was over (1 busy)"},
