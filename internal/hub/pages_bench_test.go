@@ -200,7 +200,7 @@ func BenchmarkPages(b *testing.B) {
 	for _, path := range []string{
 		"/", "/account", "/sessions", "/applications", "/device", "/machines", "/access", "/models", "/models?model=model-03", "/try",
 		"/usage?days=7", "/usage?days=30", "/usage?days=90", "/usage.csv?days=90", "/requests", "/requests/req_0000007",
-		"/operator", "/operator/members", "/operator/members?name=999", "/operator/members?name=nobody", "/operator/machines", "/operator/machines?name=member+77", "/operator/audit", "/api",
+		"/operator", "/operator/members", "/operator/members?q=999", "/operator/members?name=nobody", "/operator/machines", "/operator/machines?q=member+77", "/operator/audit", "/api",
 	} {
 		page(path, path, much)
 	}

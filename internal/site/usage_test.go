@@ -242,7 +242,7 @@ func testHubUsage(t *testing.T, tn *town) {
 		check(t, tn.db.RecordUsage(t.Context(), []account.Usage{call}))
 	}
 	for _, by := range []string{"hour", "day", "week"} {
-		page := op.get("/operator/usage?by="+by).want(t, 200, "2 members made calls", ">Members</th>", `>1,500 in, 400 out</dd>`, "tiny", "<code>NOT_IN_CIRCLE</code>",
+		page := op.get("/operator/usage?by="+by).want(t, 200, "2 members made calls", ">Members</th>", `<span class="word">400 out</span></dd>`, "tiny", "<code>NOT_IN_CIRCLE</code>",
 			`href="/operator/usage.csv?by=`+by, `<td class="n" data-n="2">2</td></tr>`, `aria-current="page">Usage</a>`)
 		rows, err := csv.NewReader(strings.NewReader(op.get("/operator/usage.csv?by="+by).want(t, 200).body)).ReadAll()
 		check(t, err)
