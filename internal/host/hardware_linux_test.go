@@ -1,8 +1,8 @@
 package host
 
 import (
+	"errors"
 	"os"
-	"strconv"
 	"syscall"
 	"testing"
 
@@ -17,13 +17,18 @@ func TestCPUBusy(t *testing.T) {
 	still, ok := c.CPUBusy(t.Context())
 	assert.That(t, ok && still == 0, "no time passed", still, ok)
 
-	// A pipe in place of the file gives each reading other values.
+	// A pipe in place of the file gives each reading other values. The next pipe is there before
+	// the first one ends, so that a reading never gets the values of both.
 	stat := c.path("proc/stat")
-	assert.OK(t, os.Remove(stat))
-	assert.OK(t, syscall.Mkfifo(stat, 0o600))
+	pipe := func() { assert.OK(t, errors.Join(os.Remove(stat), syscall.Mkfifo(stat, 0o600))) }
+	pipe()
 	go func() {
-		for i := range 2 { // 75 of 100 ticks are busy
-			_ = os.WriteFile(stat, []byte("cpu  "+strconv.Itoa(100+75*i)+" 0 0 "+strconv.Itoa(100+25*i)+" 0 0 0 0 0 0\n"), 0o600)
+		for _, times := range []string{"100 0 0 100", "175 0 0 125"} { // 75 of 100 ticks are busy
+			to, err := os.OpenFile(stat, os.O_WRONLY, 0)
+			assert.OK(t, err)
+			_, err = to.WriteString("cpu  " + times + " 0 0 0 0 0 0\n")
+			pipe()
+			assert.OK(t, errors.Join(err, to.Close()))
 		}
 	}()
 	part, ok = c.CPUBusy(t.Context())
