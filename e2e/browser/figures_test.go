@@ -106,7 +106,7 @@ func (w *walk) refusedTry() {
 	w.say("Anybody?")
 	w.until("it is refused", func() bool { return strings.Contains(op.text("#refused"), "CASCADE_EXHAUSTED") })
 	w.look(op, "try-refused")
-	assert.Contains(w.t, op.text("#refused"), "No machine available CASCADE_EXHAUSTED: no machine", "the chat")
+	assert.Contains(w.t, op.text("#refused"), "No machine available CASCADE_EXHAUSTED: each machine", "the chat")
 	id := path.Base(run(op, chromedp.Evaluate[string](`document.querySelector("#refused a").pathname`)))
 	w.until("the request is explained", func() bool {
 		op.open("/requests")
