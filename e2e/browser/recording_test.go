@@ -58,7 +58,16 @@ func newTerminal(t *testing.T, home string, env []string) *terminal {
 	r.tmux("new-session", "-d", "-x", strconv.Itoa(columns), "-y", strconv.Itoa(upper+1+lower), "-c", home, shell, ";", "set", "-g", "status", "off")
 	t.Cleanup(func() { r.tmux("kill-server") })
 	r.tmux("split-window", "-v", "-l", strconv.Itoa(lower), "-c", home, shell)
+	t.Cleanup(r.end)
 	return r
+}
+
+// end ends what the shells run: kith serve outlives a terminal that is closed.
+func (r *terminal) end() {
+	r.tmux("send-keys", "-t", ":.0", "C-c", ";", "send-keys", "-t", ":.1", "C-c")
+	for late := time.Now().Add(patience); strings.Contains(r.tmux("list-panes", "-F", "#{pane_current_command}"), "kith"); time.Sleep(aKey) {
+		assert.Require(r.t, time.Now().Before(late), "kith does not end")
+	}
 }
 
 func (r *terminal) tmux(args ...string) string {
