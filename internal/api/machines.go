@@ -94,7 +94,7 @@ func viewMachine(record account.Machine, live *fleet.Machine, now time.Time) Mac
 	v.ZoneUnknown, v.Sealed = !live.Hours.ZoneKnown(), len(live.Seals) > 0
 	v.Groups = live.Groups
 	if v.Facts = live.Facts; v.Facts != nil {
-		v.Class = v.Facts.Class()
+		v.Class = classOf(v.Facts)
 	}
 	if live.Online && live.Paused {
 		v.PausedUntil = live.PausedUntil

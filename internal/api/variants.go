@@ -115,5 +115,5 @@ func classFor(m *fleet.Machine, by fleet.Class) string {
 	if m.Facts == nil || by != fleet.Own && !m.ShowsClass {
 		return ""
 	}
-	return m.Facts.Class()
+	return classOf(m.Facts)
 }

@@ -100,7 +100,7 @@ type Machine struct {
 	Seals []SealKey
 	// Facts are for people. Route does not read them. Nil: unknown.
 	Facts *MachineFacts
-	// ShowsClass reports that the owner lets others see Facts.Class.
+	// ShowsClass reports that the owner lets others see the sizes of its GPUs and memory.
 	ShowsClass bool
 	// Load is the load of the machine for all models together. It is nil until the machine
 	// is in a Snapshot.

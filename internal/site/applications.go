@@ -43,7 +43,7 @@ func keyColumns(regions int) []column {
 	}
 	return append(columns, column{Head: "Calls today", Class: "n", Name: "today", Most: true},
 		column{Head: "30 days", Class: "n", Name: "calls", Most: true}, column{Head: "Last used", Name: "used", Most: true},
-		column{Head: "Created", Class: "wide", Name: "created", Most: true},
+		column{Head: "Created", Class: "spare", Name: "created", Most: true},
 		column{Head: "Expires", Name: "expires"}, column{Head: "State", Name: "state"}, column{Head: "Actions", Class: "do"})
 }
 

@@ -157,6 +157,5 @@ type modelCode struct {
 	Family string // the kind of its calls
 }
 
-// Pastes reports whether the id can stand in the lines as it is: in a shell's quotes, in JSON
-// and in a program's text.
-func (c modelCode) Pastes() bool { return !strings.ContainsAny(string(c.Model), `'"\\`) }
+// Pastes reports whether the lines can be pasted as they are.
+func (c modelCode) Pastes() bool { return pastes(c.Model) }

@@ -138,15 +138,15 @@ func TestCodeOfAModel(t *testing.T) {
 	tn := newTown(t, nil)
 	m := *tn.withFacts(false)
 	m.Offers = nil
-	for id, family := range map[fleet.ModelID]fleet.Family{"tiny": fleet.Chat, "vectors": fleet.Embeddings, "hears": fleet.Audio, `it's`: fleet.Chat, `a"b`: fleet.Chat, `a\b`: fleet.Chat} {
+	for id, family := range map[fleet.ModelID]fleet.Family{"tiny": fleet.Chat, "vectors": fleet.Embeddings, "hears": fleet.Audio, `it's`: fleet.Chat, `a"b`: fleet.Chat, `a\b`: fleet.Chat, "$(id)": fleet.Chat} {
 		m.Offers = append(m.Offers, fleet.Offer{ID: id, Families: fleet.Families(family)})
 	}
 	tn.snapshot = tn.snapshot.WithMachine(&m)
 	ada := tn.as("ada")
 	for id, path := range map[string]string{"tiny": "/v1/chat/completions", "vectors": "/v1/embeddings", "hears": "/v1/audio/transcriptions"} {
-		ada.get("/models?model="+id).want(t, 200, `<details name="code" open>`, tn.web.URL+path, "<summary>Python</summary>", "<summary>JavaScript</summary>", `model="`+id+`"`)
+		ada.get("/models?model="+id).want(t, 200, `id="curl" checked`, tn.web.URL+path, ">Python</label>", ">JavaScript</label>", `model="`+id+`"`)
 	}
-	for _, id := range []string{"it%27s", "a%22b", "a%5Cb"} {
+	for _, id := range []string{"it%27s", "a%22b", "a%5Cb", "%24%28id%29"} {
 		assert.Lacks(t, ada.get("/models?model="+id).want(t, 200, "would be served").body, `id="code-curl"`)
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/kith/kith/internal/api"
 	"github.com/kith/kith/internal/fleet"
 )
 
@@ -29,7 +30,6 @@ type mapMachine struct {
 // mapMachines returns the machines that the caller can use: own ones first, then by owner,
 // online ones first.
 func mapMachines(s *Site, hub *hubView, who fleet.Caller) (all []mapMachine) {
-	at := map[fleet.MachineID]int{}
 	for m, access := range hub.snapshot.Reach(who.Member, fleet.Everything) {
 		machine := mapMachine{ID: string(m.ID), Name: m.Name, Online: m.Online, State: availabilityWords("offline")}
 		if m.Owner == who.Member {
@@ -47,11 +47,11 @@ func mapMachines(s *Site, hub *hubView, who fleet.Caller) (all []mapMachine) {
 			machine.State = stateFor(m, access, hub)
 		}
 		all = append(all, machine)
-		at[m.ID] = -1
 	}
 	slices.SortStableFunc(all, func(a, b mapMachine) int {
-		return cmp.Or(cmp.Compare(a.Owner, b.Owner), -boolCompare(a.Online, b.Online), cmp.Compare(a.Name, b.Name))
+		return cmp.Or(cmp.Compare(a.Owner, b.Owner), api.OnlineFirst(a.Online, b.Online), cmp.Compare(a.Name, b.Name))
 	})
+	at := map[fleet.MachineID]int{}
 	for i := range all {
 		at[fleet.MachineID(all[i].ID)] = i
 	}
@@ -73,17 +73,6 @@ func mapMachines(s *Site, hub *hubView, who fleet.Caller) (all []mapMachine) {
 		all[i].Uses = append(all[i].Uses, name+": "+string(use.Model))
 	}
 	return all
-}
-
-// boolCompare compares two values, true after false.
-func boolCompare(a, b bool) int {
-	switch {
-	case a == b:
-		return 0
-	case a:
-		return 1
-	}
-	return -1
 }
 
 // stateFor returns the state of another member's machine for the caller: the best of its
@@ -277,7 +266,7 @@ func byOwner(machines []mapMachine) (parts [][]mapMachine) {
 		machines = machines[n:]
 	}
 	slices.SortStableFunc(parts, func(a, b []mapMachine) int {
-		return cmp.Or(boolCompare(a[0].Owner != "", b[0].Owner != ""), -boolCompare(a[0].Online, b[0].Online))
+		return cmp.Or(api.OnlineFirst(a[0].Owner == "", b[0].Owner == ""), api.OnlineFirst(a[0].Online, b[0].Online))
 	})
 	return parts
 }

@@ -103,8 +103,13 @@
     }
   }
 
-  // A long list to choose from gets a field that shortens it to the entries with each word, in
-  // any order.
+  // Returns a function that reports whether a text has each word of a search, in any order.
+  function finder(search) {
+    const words = search.toLowerCase().split(/\s+/);
+    return (text) => words.every((word) => text.toLowerCase().includes(word));
+  }
+
+  // A long list to choose from gets a field that shortens it to the entries that it finds.
   for (const select of document.querySelectorAll("select[data-find]")) {
     if (select.options.length <= 12) continue;
     const all = [...select.options], label = document.createElement("label"), field = document.createElement("input");
@@ -112,8 +117,8 @@
     field.autocomplete = "off";
     field.spellcheck = false;
     field.addEventListener("input", () => {
-      const words = field.value.toLowerCase().split(/\s+/), chosen = select.selectedOptions[0];
-      const found = all.filter((option) => words.every((word) => option.text.toLowerCase().includes(word)));
+      const finds = finder(field.value), chosen = select.selectedOptions[0];
+      const found = all.filter((option) => finds(option.text));
       select.replaceChildren(...(found.length ? found : [chosen]));
       if (found.length && !found.includes(chosen)) found[0].selected = true;
       else chosen.selected = true;
@@ -309,7 +314,7 @@
   for (const place of document.querySelectorAll("[data-list]")) if (document.getElementById(place.id + "-find")) list(place);
   if (window.EventSource) for (const place of document.querySelectorAll("[data-stream]")) if (place.id) follow(place);
 
-  const openPanel = globalThis.panels?.({ load, ready, typed }); // pages with panels have panel.js
+  const openPanel = globalThis.panels?.({ load, ready, typed, finder }); // pages with panels have panel.js
 
   // A link to a part of the page opens that part.
   function unfold() {

@@ -3,7 +3,7 @@
 // field has a value that was not sent yet.
 "use strict";
 
-globalThis.panels = ({ load, ready, typed }) => {
+globalThis.panels = ({ load, ready, typed, finder }) => {
   // Many checkboxes get a field that shortens them in the same way; what is checked stays.
   function choices(root) {
     for (const choice of root.querySelectorAll("fieldset[data-find]")) {
@@ -12,8 +12,8 @@ globalThis.panels = ({ load, ready, typed }) => {
       field.type = "search";
       field.setAttribute("aria-label", field.placeholder = "Find " + choice.dataset.find);
       field.addEventListener("input", () => {
-        const words = field.value.toLowerCase().split(/\s+/);
-        for (const label of labels) label.hidden = !label.control.checked && !words.every((word) => label.textContent.toLowerCase().includes(word));
+        const finds = finder(field.value);
+        for (const label of labels) label.hidden = !label.control.checked && !finds(label.textContent);
       });
       field.addEventListener("keydown", (event) => { if (event.key === "Enter") event.preventDefault(); }); // it would send the form
       labels[0].parentElement.before(field);
