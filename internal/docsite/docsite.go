@@ -204,7 +204,7 @@ func Search(query string) (hits []Hit) {
 				continue
 			}
 			if slices.Contains(forDevelopers, group) {
-				score /= 3
+				score /= 6
 			}
 			hits = append(hits, Hit{
 				Path: page.Path() + "#" + section.ID, Page: page.Title, Section: section.Title, Group: group,

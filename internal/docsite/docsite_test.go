@@ -153,6 +153,9 @@ func TestSearch(t *testing.T) {
 	hits = docsite.Search("outside_sharing_hours")
 	assert.That(t, hits[0].Group == "Members" && strings.HasPrefix(hits[0].Path, "/docs/errors#"), "the first is of", hits[0].Group, hits[0].Path)
 	assert.That(t, len(hits[0].Excerpt) >= 3 && hits[0].Excerpt[1] == "outside_sharing_hours" && len(strings.Join(hits[0].Excerpt, "")) < 400, "the excerpt", hits[0].Excerpt)
+	if hits = docsite.Search("pause"); hits[0].Group != "Members" { // a decision has it in a title
+		t.Errorf("a page for developers comes first: %+v", hits[0])
+	}
 	for _, query := range []string{".*(", "a]", "—", "\xff"} {
 		docsite.Search(query) // is no pattern
 	}

@@ -100,6 +100,10 @@ func TestFactsOfAnOfflineMachine(t *testing.T) {
 	ada.get("/machines/"+tn.machine.ID).want(t, 200, "As it was when it was last seen", "AMD Ryzen 9")
 	ada.get("/models").want(t, 200, "qwen3 · 8.2B · Q4_K_M · 4.9 GiB", "3 h ago")
 	ada.get("/models?model=tiny").want(t, 200, "3 h ago")
+	on := *m
+	on.ID, on.Name, on.Load = "mch_on", "on", nil
+	tn.snapshot = tn.snapshot.WithMachine(&on)
+	assert.Lacks(t, ada.get("/models").want(t, 200).body, "3 h ago", "while another machine that has it is connected")
 }
 
 // TestVariants: two quantizations of one id are both there, and a machine outside its hours

@@ -162,6 +162,17 @@ func TestChartViews(t *testing.T) {
 	}
 }
 
+// TestChartOfTokens checks that the highest bar of a chart of tokens is that with the most tokens,
+// not that with the most calls.
+func TestChartOfTokens(t *testing.T) {
+	sums := []api.UsageOfDay{
+		{Day: "2026-11-21", UsageSum: api.UsageSum{Calls: 9, TokensIn: 10}}, {Day: "2026-11-22", UsageSum: api.UsageSum{Calls: 1, TokensIn: 500, TokensOut: 500}},
+	}
+	now := time.Date(2026, 11, 22, 13, 0, 0, 0, time.UTC)
+	chart := chartOf(api.UsagePage{By: api.Day, Since: "2026-11-21", Zone: "UTC"}, sums, chartView{Tokens: true}, now)
+	assert.Equal(t, fmt.Sprint(chart.Most.At.Day(), " ", chart.Most.Total(), " ", chart.Bars[0].Parts[0].Height), "22 1000 2")
+}
+
 // TestHeat checks that the darkest hour is that of the most calls, that one call is not left
 // white, and that a week without calls has no picture.
 func TestHeat(t *testing.T) {

@@ -79,6 +79,7 @@ func TestMapShowsWhatRuns(t *testing.T) {
 	assert.Equal(t, [2]words{after.texts["map-theirs-"+id], after.texts["map-uses-"+id]}, [2]words{{"3", "calls-3"}, {"bob: tiny; bob: tiny; eve: tiny", ""}})
 	bobs := mapContent(tn.site, tn.site.hubView(tn.db.Now()), fleet.Caller{Member: member("bob")})
 	assert.Equal(t, [3]words{bobs.texts["map-mine-"+id], bobs.texts["map-uses-"+id], bobs.texts["map-theirs-"+id]}, [3]words{{"2", "calls-2"}, {"you: tiny; you: tiny", ""}})
+	assert.Equal(t, bobs.texts["map-state-"+id], words{"ready", "good"})
 	page := tn.as("bob").get(mapPath).want(t, 200, `id="map-mine-`+id+`"`, `class="state calls-2"`, ">ada<")
 	assert.Lacks(t, page.body, "eve", "what another member calls")
 	assert.Lacks(t, page.body, "secret", "a machine out of reach")

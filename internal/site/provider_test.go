@@ -243,6 +243,16 @@ func TestProviderRules(t *testing.T) {
 	tn.through(p.at("2", "yan"), "/signin/provider").goes(t, "/signup/provider")
 	tn.post("/signup/provider", "name", "yan", "invite", invite).want(t, 404)
 	closed.browser().through(p.at("1", "zoe"), "/signin/provider").goes(t, "/") // members can still sign in
+
+	// An invite leads to a chat, unless a page asked for the sign-in.
+	more := good[api.Invite](w, "ada", "POST", "/api/invites", `{"uses":2}`).Code
+	w.models = []api.Model{{ID: "tiny", Availability: "ready", Via: "shared", Owner: "ada", Chat: true}}
+	for name, to := range map[string]string{"xia": "/try?model=tiny", "wes": "/usage"} {
+		next := map[string]string{"wes": "/usage"}[name]
+		b := invited.browser()
+		b.through(p.at(name, name), "/signin/provider", "invite", more, "next", next).goes(t, "/signup/provider")
+		b.post("/signup/provider", "name", name, "invite", more).goes(t, to)
+	}
 }
 
 // TestProviderRefused checks that an answer of the provider is valid once, only in the

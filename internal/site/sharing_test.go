@@ -50,6 +50,8 @@ func TestInvitedFriendLandsInChat(t *testing.T) {
 	}
 	tn.models = []api.Model{{ID: "own of bob", Availability: "ready", Via: "own", Owner: "bob", Chat: true}, {ID: "ada's idle", Availability: "offline", Via: "shared", Owner: "ada", Chat: true}}
 	join("zoe").goes(t, "/")
+	tn.models[1].Availability = "busy"
+	join("xia").goes(t, "/")
 	tn.models = append(tn.models, api.Model{ID: "ada/it's ready", Availability: "ready", Via: "shared", Owner: "ada", Chat: true}, api.Model{ID: "ada's embeddings", Availability: "ready", Via: "shared", Owner: "ada"})
 	const chat = "/try?model=ada%2Fit%27s+ready"
 	join("yan").goes(t, chat)
