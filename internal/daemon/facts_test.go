@@ -42,10 +42,11 @@ func TestFactsReachTheHub(t *testing.T) {
 			ModelFacts: fleet.ModelFacts{Architecture: "\x1b[2J", Parameters: -1}},
 	}
 	own := engine.Builtin("built-in", double.Transport(), engine.BuiltinState{Models: models, Version: "llama.cpp v0.5.0"})
-	r, _, l := joined(t, Config{Own: []*engine.Engine{own}, Computer: aComputer(t)})
+	odd := engine.Builtin("odd", double.Transport(), engine.BuiltinState{Version: "\x1b[2J"})
+	r, _, l := joined(t, Config{Own: []*engine.Engine{own, odd}, Computer: aComputer(t)})
 	want := fleet.MachineFacts{
 		System: "Debian GNU/Linux 12 (bookworm)", Arch: runtime.GOARCH, CPU: "AMD Ryzen 9", Cores: runtime.NumCPU(), Memory: 16_000_000 << 10,
-		Engines: []fleet.EngineVersion{{Kind: "builtin", Version: "llama.cpp v0.5.0"}}, Kith: "test",
+		Engines: []fleet.EngineVersion{{Kind: "builtin", Version: "llama.cpp v0.5.0"}, {Kind: "builtin"}}, Kith: "test",
 	}
 	if isRead := func(ad tunnel.Advertisement) bool { return ad.Facts.Memory > 0 }; !isRead(l.ad) {
 		l.until("the computer is read", isRead)
