@@ -242,7 +242,7 @@ func TestSignUpRules(t *testing.T) {
 		t.Error("the page of an invite has a link to the form that asks for one")
 	}
 	zoe.post("/signup", "name", "zoe", "password", aPassword, "invite", invited.web.URL+"/invite/"+invite).goes(t, "/")
-	zoe.get("/").want(t, 200, "ada shares their machines with you now.")
+	zoe.get("/").want(t, 200, "ada shares their machines with you.")
 	zoe.get("/access/for-you").want(t, 200, "<th scope=\"row\">ada</th>")
 	invited.browser().post("/signup", "name", "yan", "password", aPassword, "invite", invite).want(t, 404)
 	if _, err := w.db.MemberByName(t.Context(), "yan"); err == nil {
