@@ -163,7 +163,7 @@ func visitorPages() []page {
 		get("/signup/provider", (*Site).newcomerPage),
 		post("/signup/provider", (*Site).signUpByProvider),
 		post("/signout", (*Site).signOut),
-		view("/signup", "signup", "Sign up", (*Site).signUpData),
+		get("/signup", (*Site).signUpPage),
 		post("/signup", (*Site).signUp),
 		view("/recover", "recover", "Recover an account", (*Site).recoverData),
 		post("/recover", (*Site).recover),

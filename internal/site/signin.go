@@ -76,14 +76,20 @@ func (s *Site) signInData(v *visit) (signInData, error) {
 	return signInData{s.localPath(next), s.passkeys != nil, s.provider.name(), !s.hasMembers(v)}, nil
 }
 
+// disabled returns the refusal of a sign-in to a disabled account. Only a visitor who proved
+// to be its member may get it.
+func disabled() *fault.Fault {
+	return fault.New(fault.NotAllowed, "this account is disabled: ask this hub's operator")
+}
+
 // signIn handles POST /signin. An unknown name and a wrong password get the same message
-// and take the same work.
+// and take the same work, also if the member is disabled.
 func (s *Site) signIn(v *visit) (reply, error) {
 	name, password := strings.TrimSpace(v.form.Get("name")), v.form.Get("password")
 	wrong := fault.New(fault.NotAllowed, "the name or the password is wrong").WithParam("password")
 	member, err := s.DB.MemberByName(v.Context(), name)
 	hash := ""
-	if err == nil && !member.Disabled {
+	if err == nil {
 		hash, err = s.DB.Password(v.Context(), member.ID)
 	}
 	if err != nil && !errors.Is(err, account.ErrNotFound) && !errors.Is(err, account.ErrInvalid) {
@@ -106,6 +112,10 @@ func (s *Site) signIn(v *visit) (reply, error) {
 	if !fits || !known {
 		s.Log.Info("sign-in refused", "from", v.from)
 		return reply{}, wrong
+	}
+	if member.Disabled {
+		s.Log.Info("sign-in refused", "from", v.from, "cause", "disabled")
+		return reply{}, disabled()
 	}
 	if err := s.begin(v, member, "password"); err != nil {
 		return reply{}, err
@@ -135,12 +145,35 @@ type signUpData struct {
 func (d signUpData) SignIn() string { return signInForInvite(d.Invite) }
 
 func signInForInvite(code string) string {
-	return "/signin?" + url.Values{"next": {"/invite/" + url.PathEscape(code)}}.Encode()
+	return "/signin?" + url.Values{"next": {"/invite/" + url.PathEscape(api.InviteIn(code))}}.Encode()
 }
 
-func (s *Site) signUpData(v *visit) (signUpData, error) {
-	return signUpData{Invite: v.form.Get("invite"), Link: v.form.Get("link"), Provider: s.provider.name(),
-		Empty: !s.hasMembers(v)}, nil
+// signUpPage handles GET /signup, and shows a refused sign-up again.
+func (s *Site) signUpPage(v *visit) (reply, error) {
+	data := signUpData{Invite: v.form.Get("invite"), Link: v.form.Get("link"), Provider: s.provider.name(),
+		Empty: !s.hasMembers(v)}
+	title := "Sign up"
+	if data.Seen = s.seenInvite(v, data.Invite); data.Seen != nil {
+		title = invitedTitle
+	}
+	return reply{page: "signup", title: title, data: data}, nil
+}
+
+// seenInvite returns what the invite of a refused form offers, or nil if it is not open.
+func (s *Site) seenInvite(v *visit, text string) *api.SeenInvite {
+	if text == "" {
+		return nil
+	}
+	looked, err := s.guess(v.from)
+	if err != nil {
+		return nil
+	}
+	seen, err := s.SeeInvite(v.Context(), api.InviteIn(text))
+	looked(err)
+	if err != nil || seen.State != "open" {
+		return nil
+	}
+	return &seen
 }
 
 // signUp handles POST /signup. It creates a member with a password and signs the member
@@ -303,6 +336,8 @@ func (s *Site) welcome(v *visit) (reply, error) {
 	return reply{to: "/"}, nil
 }
 
+const invitedTitle = "You are invited"
+
 // inviteData is the content of an invite's page for a signed-in member, and for everyone if
 // the invite is not open.
 type inviteData struct {
@@ -330,7 +365,7 @@ func (s *Site) invitePage(v *visit) (reply, error) {
 	if accepted, err := s.sharesAlready(v, seen.Owner); err != nil || accepted {
 		return s.invited(v, v.me, seen.Owner, forYouPath), err
 	}
-	page := reply{page: "invite", title: "You are invited", data: inviteData{code, seen}}
+	page := reply{page: "invite", title: invitedTitle, data: inviteData{code, seen}}
 	switch {
 	case seen.State != "open":
 		page.title = "Invite"
