@@ -186,7 +186,7 @@ func accountPages() []page {
 		post("/account/provider", (*Site).linkProvider),
 		post("/account/provider/remove", (*Site).unbind),
 		post("/account/email", (*Site).askEmail),
-		view("/account/email/{code}", "email", "Your address", (*Site).emailData),
+		view("/account/email/{code}", "email", "Your e-mail address", (*Site).emailData),
 		post("/account/email/verify", (*Site).verifyEmail),
 		post("/account/email/remove", (*Site).removeEmail),
 		form("/account/notices", api.SwitchNotices, switchedNotices, "Your choice of notices is kept."),
