@@ -167,6 +167,29 @@ func TestChatBranches(t *testing.T) {
 	press(1, "Earlier version of the message")
 	shows("one", "first", "two", "second")
 
+	remove := func(turn int) {
+		t.Helper()
+		op.js("window.confirm = () => true")
+		press(turn, "Delete this message")
+	}
+	remove(2)
+	shows("one", "first")
+	remove(1)
+	shows("uno", "primo", "due", "terzo", "tre", "quarto") // the other version
+	assert.Equal(t, op.text("#said .turn:last-child .user .versions"), "", "versions of a message without another")
+	remove(2) // with both of its answers
+	shows("uno", "primo")
+	op.open(path)
+	shows("uno", "primo")
+	ask(2, "quattro", "quinto")
+	w.askedWith("uno", "primo", "quattro")
+	assert.Lacks(t, string(w.engine.Last().Body), "due", "the call after a message was deleted")
+	remove(1)
+	shows("")
+	w.until("the chat is deleted", func() bool {
+		return op.is("location.pathname") == "/try" && op.is(`(await chatHistory(document.getElementById("try").dataset.member).all()).length`) == "0"
+	})
+
 	op.js(`await chatHistory(document.getElementById("try").dataset.member).put({ id: "00112233445566778899", at: Date.now(), title: "old",
 		turns: [{ ask: "a", images: [], answers: [{ model: "llama3", text: "A" }] }, { ask: "b", answers: [{ model: "llama3", text: "B" }] }] });`)
 	op.open("/try/00112233445566778899")
@@ -406,6 +429,17 @@ func TestChatFiles(t *testing.T) {
 	run(op, clickOn("button[aria-label='Remove gone.txt']"))
 	chips("main.go,notes.md")
 	assert.Equal(t, loaded(), "false", "PDF.js is loaded before a PDF file")
+	paste := func(text string) string {
+		return op.is(`(() => {
+			const all = new DataTransfer();
+			all.setData("text/plain", ` + quoted(text) + `);
+			return document.querySelector("#ask").dispatchEvent(new ClipboardEvent("paste", { clipboardData: all, bubbles: true, cancelable: true }));
+		})()`)
+	}
+	assert.Equal(t, paste("a few words"), "true", "the browser pastes a short text")
+	assert.Equal(t, paste(strings.Repeat("line\n", 1000)), "false", "the browser pastes a long text")
+	chips("main.go,notes.md,pasted.txt")
+	run(op, clickOn("button[aria-label='Remove pasted.txt']"))
 	w.look(op, "try-files")
 	add("drop", "paper.pdf", pdfOf("The first page", "and the second"))
 	chips("main.go,notes.md,paper.pdf")

@@ -103,7 +103,7 @@ func (w *walk) join() {
 	run(ben, chromedp.SetValue(chromedp.CSS("#password"), "battery horse correct"))
 	w.clicks = 0
 	w.click(ben, "#sign-up")
-	ben.see("op shares their machines with you now.")
+	ben.see("op shares their machines with you.")
 }
 
 // firstAnswer is the chat that the invite led to, one click from an answer.

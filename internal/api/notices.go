@@ -24,6 +24,8 @@ type Notice struct {
 	At     time.Time          `json:"at"`
 	// Subject is the id of the subject of other kinds, such as a machine.
 	Subject string `json:"subject,omitzero"`
+	// Direction is that of the share, "given" or "received", if the notice is about one.
+	Direction string `json:"-"`
 }
 
 // maxNotices is the maximum number of joins, and of other notices, in one answer.
@@ -61,8 +63,12 @@ func wanted(notices []Notice, off []account.NoticeKind) []Notice {
 }
 
 func viewNotice(n account.Notice) Notice {
-	subject, _, _ := strings.Cut(n.Subject, " ") // only the id
-	return Notice{Kind: n.Kind, Text: n.Text, New: n.New, At: n.At, Subject: subject}
+	subject, more, _ := strings.Cut(n.Subject, " ") // only the id
+	view := Notice{Kind: n.Kind, Text: n.Text, New: n.New, At: n.At, Subject: subject}
+	if more == "given" || more == "received" {
+		view.Direction = more
+	}
+	return view
 }
 
 func viewJoin(j account.GroupJoin) Notice {
@@ -184,8 +190,8 @@ func (a *API) NoteWhatIsDue(ctx context.Context, now time.Time, settled bool) er
 // use up a member's notices.
 func (a *API) noteShare(ctx context.Context, owner, member account.Named, how string) {
 	a.noteAccess(ctx,
-		account.Notice{MemberID: owner.ID, Subject: member.ID, Text: "You share your machines with " + member.Name + how + "."},
-		account.Notice{MemberID: member.ID, Subject: owner.ID, Text: owner.Name + " shares machines with you" + how + "."})
+		account.Notice{MemberID: owner.ID, Subject: member.ID + " given", Text: "You share your machines with " + member.Name + how + "."},
+		account.Notice{MemberID: member.ID, Subject: owner.ID + " received", Text: owner.Name + " shares machines with you" + how + "."})
 }
 
 // noteAccess stores notices about who may use whose machines. The changes themselves have

@@ -7,6 +7,7 @@ import (
 	"os"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -128,14 +129,15 @@ func (o *operator) top() *cobra.Command {
 func (o *operator) showTop(ctx context.Context, once, screen bool) error {
 	for {
 		err := ask(ctx, o.socket("look at the hub"), api.OperatorTop.With(api.None{}), func(top api.Top) {
-			lines := 1 << 20
-			if screen {
-				o.say("%s", ours("\x1b[H\x1b[2J"))
-				if _, height, err := term.GetSize(int(o.out.raw.(*os.File).Fd())); err == nil {
-					lines = height
-				}
+			if !screen {
+				o.printTop(top)
+				return
 			}
-			o.printTop(top, lines)
+			width, height, err := term.GetSize(int(o.out.raw.(*os.File).Fd()))
+			if err != nil {
+				width, height = 80, 24
+			}
+			o.say("%s", ours("\x1b[H\x1b[2J"+topOnScreen(top, width, height)))
 		})
 		if err != nil || once {
 			return err
@@ -146,11 +148,18 @@ func (o *operator) showTop(ctx context.Context, once, screen bool) error {
 	}
 }
 
-// printTop prints at most the given number of lines.
-func (o *operator) printTop(top api.Top, lines int) {
-	o.say("%s  %s running, %d waiting, %s online\n\n", strong(top.At.Local().Format("15:04:05")), count(top.Running, "call"), top.Waiting, count(top.Online, "machine"))
+// topTable is one table of kith admin top.
+type topTable struct {
+	headings string
+	rows     [][]string
+}
+
+// topTables returns the tables of the calls, the queues if there are any, and the machines,
+// with at most room rows together, and the line above them.
+func topTables(top api.Top, room int) (head string, tables []topTable) {
+	head = fmt.Sprintf("%s  %s running, %d waiting, %s online", strong(top.At.Local().Format("15:04:05")),
+		count(top.Running, "call"), top.Waiting, count(top.Online, "machine"))
 	age := func(since time.Time) string { return max(top.At.Sub(since), 0).Round(time.Second).String() }
-	room := max(lines-8, 6) // without headings and empty lines
 	var queues, calls, machines [][]string
 	for _, q := range top.Queues[:min(len(top.Queues), room/4)] {
 		queues = append(queues, []string{q.Model, strconv.Itoa(q.Waiting), age(q.Oldest)})
@@ -168,11 +177,30 @@ func (o *operator) printTop(top api.Top, lines int) {
 			m.Name, m.Owner, fmt.Sprintf("%d/%d", m.Running, m.Slots), strconv.Itoa(m.Queued), strconv.Itoa(m.Models), state[m.Paused],
 		})
 	}
-	o.table("MEMBER MODEL STATE MACHINE SINCE", calls)
+	tables = append(tables, topTable{"MEMBER MODEL STATE MACHINE SINCE", calls})
 	if len(queues) > 0 {
-		o.say("\n")
-		o.table("QUEUE WAITING OLDEST", queues)
+		tables = append(tables, topTable{"QUEUE WAITING OLDEST", queues})
 	}
-	o.say("\n")
-	o.table("MACHINE OWNER RUNNING QUEUED MODELS STATE", machines)
+	return head, append(tables, topTable{"MACHINE OWNER RUNNING QUEUED MODELS STATE", machines})
+}
+
+// printTop prints all of it.
+func (o *operator) printTop(top api.Top) {
+	head, tables := topTables(top, 1<<20)
+	o.say("%s\n", head)
+	for _, t := range tables {
+		o.say("\n")
+		o.table(t.headings, t.rows)
+	}
+}
+
+// topOnScreen returns as much as fits a window, which it never scrolls.
+func topOnScreen(top api.Top, width, height int) string {
+	const around = 8 // the first line, three empty ones, three with headings, and the cursor's
+	head, tables := topTables(top, max(height-around, 0))
+	lines := []string{cut(plain(head), width)}
+	for _, t := range tables {
+		lines = append(append(lines, ""), inLines(t.headings, t.rows, width)...)
+	}
+	return strings.Join(lines[:min(len(lines), max(height-1, 1))], "\n") + "\n"
 }

@@ -154,15 +154,7 @@ func inWindow(headings []string, rows [][]string, width int) string {
 		slices.Reverse(below)
 		return asLists(append(columns, below...), width)
 	}
-	for widthOf(columns, func(c *column) int { return c.width }) > width {
-		widest := new(column)
-		for _, c := range columns {
-			if c.width > max(c.least, widest.width) {
-				widest = c
-			}
-		}
-		widest.width--
-	}
+	narrow(columns, width)
 	var out strings.Builder
 	var line []string
 	for _, c := range columns {
@@ -180,6 +172,56 @@ func inWindow(headings []string, rows [][]string, width int) string {
 		}
 	}
 	return out.String()
+}
+
+// narrow makes the widest columns narrower, down to their least widths, until all of them fit.
+func narrow(columns []*column, width int) {
+	for widthOf(columns, func(c *column) int { return c.width }) > width {
+		widest := new(column)
+		for _, c := range columns {
+			if c.width > max(c.least, widest.width) {
+				widest = c
+			}
+		}
+		if widest.width == 0 {
+			return
+		}
+		widest.width--
+	}
+}
+
+// inLines returns a table as lines that fit a window of that width, one for each row: texts
+// that are too wide are cut.
+func inLines(headings string, rows [][]string, width int) []string {
+	columns := columnsOf(strings.Fields(headings), rows)
+	for _, c := range columns {
+		c.least = min(c.full, 4)
+	}
+	narrow(columns, width)
+	lines := make([]string, 1+len(rows))
+	for i := range lines {
+		var cells []string
+		for _, c := range columns {
+			text := strong(cut(c.heading, c.width))
+			if i > 0 {
+				text = toned(cut(c.cells[i-1], c.width))
+			}
+			cells = append(cells, block(text, c.width))
+		}
+		lines[i] = cut(strings.TrimRight(strings.Join(cells, strings.Repeat(" ", columnGap)), " "), width)
+	}
+	return lines
+}
+
+// cut returns a text without what is beyond the width.
+func cut(text string, width int) string {
+	switch {
+	case lipgloss.Width(text) <= width:
+		return text
+	case width < 2:
+		return "…"
+	}
+	return lipgloss.NewStyle().Inline(true).MaxWidth(width-1).Render(text) + "…"
 }
 
 // asLists returns each row as a list of its cells, with their headings before them.

@@ -4,11 +4,14 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"charm.land/lipgloss/v2"
 
+	"github.com/kith/kith/internal/api"
 	"github.com/kith/kith/internal/assert"
 )
 
@@ -232,5 +235,29 @@ func TestTextInATerminal(t *testing.T) {
 			assert.Contains(t, colored, "\x1b[31mrefused")
 			assert.Contains(t, colored, "\x1b[33mpaused")
 		}
+	}
+}
+
+// kith admin top fits its window: no line wraps, and the window does not scroll.
+func TestTopFitsItsWindow(t *testing.T) {
+	t.Parallel()
+	now := time.Date(2026, 11, 28, 12, 0, 0, 0, time.Local)
+	top := api.Top{At: now, Running: 20, Waiting: 20, Online: 20}
+	for i := range 20 {
+		top.Calls = append(top.Calls, api.TopCall{Member: "margarethe", Model: "qwen3-coder:30b-a3b-q4_K_M", State: "running", Machine: "lab-a100-" + strconv.Itoa(i), Owner: "ada", Since: now.Add(-time.Minute)})
+		top.Queues = append(top.Queues, api.TopQueue{Model: "a/long-model-name-" + strconv.Itoa(i), Waiting: 3, Oldest: now})
+		top.Machines = append(top.Machines, api.TopMachine{Name: "lab-a100-" + strconv.Itoa(i), Owner: "margarethe", Slots: 8, Models: 12})
+	}
+	for _, window := range [][2]int{{60, 15}, {80, 24}, {40, 10}, {20, 4}, {200, 50}, {1, 1}} {
+		got := shown(t, topOnScreen(top, window[0], window[1]))
+		lines := strings.Split(got, "\n") // the last is the cursor's
+		assert.That(t, len(lines) <= max(window[1], 2), window, len(lines), "lines")
+		for _, line := range lines {
+			assert.That(t, lipgloss.Width(line) <= window[0], window, "a line of", lipgloss.Width(line), line)
+		}
+	}
+	narrow := shown(t, topOnScreen(top, 60, 15))
+	for _, want := range []string{"20 calls running, 20 waiting, 20 machines online", "MEMBER", "1m0s", "QUEUE", "RUNNING", "0/8", "12", "online"} {
+		assert.Contains(t, narrow, want, "60 columns")
 	}
 }

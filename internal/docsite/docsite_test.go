@@ -156,6 +156,15 @@ func TestSearch(t *testing.T) {
 	if hits = docsite.Search("pause"); hits[0].Group != "Members" { // a decision has it in a title
 		t.Errorf("a page for developers comes first: %+v", hits[0])
 	}
+	hits = docsite.Search(".part elsewhere")
+	assert.Contains(t, strings.Join(hits[0].Excerpt, ""), "in .part. To send a copy elsewhere:", "a sentence with code in it")
+	for _, query := range []string{"kith pause", "models", "journal", "share", "spec"} {
+		for _, hit := range docsite.Search(query) {
+			for _, mark := range []string{"|---", "| ---", "**", "](#"} {
+				assert.Lacks(t, strings.Join(hit.Excerpt, ""), mark, query, "in", hit.Path)
+			}
+		}
+	}
 	for _, query := range []string{".*(", "a]", "—", "\xff"} {
 		docsite.Search(query) // is no pattern
 	}

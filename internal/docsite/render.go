@@ -40,6 +40,9 @@ func render(name string, source []byte, titles map[string]string) (Page, error) 
 		if !entering {
 			return ast.WalkContinue, nil
 		}
+		if node.Type() == ast.TypeBlock {
+			page.addText(" ")
+		}
 		switch node := node.(type) {
 		case *ast.Heading:
 			page.addSection(node, source, used)
@@ -52,6 +55,9 @@ func render(name string, source []byte, titles map[string]string) (Page, error) 
 			page.addText(string(lines(node, source)))
 		case *ast.Text:
 			page.addText(string(node.Value(source)))
+			if node.SoftLineBreak() || node.HardLineBreak() {
+				page.addText(" ")
+			}
 		case *ast.Image:
 			node.Destination = []byte(page.target(string(node.Destination)))
 			setSize(node)
@@ -118,7 +124,7 @@ func setSize(node *ast.Image) {
 // addText adds text to the last section for searching.
 func (p *Page) addText(text string) {
 	if n := len(p.Sections); n > 0 {
-		p.Sections[n-1].text += " " + text
+		p.Sections[n-1].text += text
 	}
 }
 

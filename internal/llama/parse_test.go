@@ -10,6 +10,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/kith/kith/internal/assert"
+	"github.com/kith/kith/internal/dialect"
 	"github.com/kith/kith/internal/llama/chatform"
 )
 
@@ -98,7 +99,10 @@ func TestRefusalsNameTheMember(t *testing.T) {
 		status, answer := errorResponse(err)
 		assert.That(t, err != nil && status == 400 && answer.Error.Param == param, body, status, answer, param)
 	}
-	_, err := parseInputs(jsontext.Value(`""`))
+	// The hub and the daemon have the same bound.
+	_, err := parseChat([]byte(`{"model":"m","messages":[` + strings.Repeat(`{},`, dialect.MaxMessages) + `{}]}`))
+	assert.Fails(t, err, "messages must hold 1 to 8192 messages")
+	_, err = parseInputs(jsontext.Value(`""`))
 	if _, answer := errorResponse(err); answer.Error.Param != "input" {
 		t.Errorf("%+v", answer)
 	}

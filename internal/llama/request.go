@@ -21,7 +21,7 @@ const (
 	maxStops       = 16
 	maxStopBytes   = 256
 	maxInputs      = 2048
-	maxMessages    = 10_000
+	maxMessages    = 8192 // as the hub and the daemon
 	maxTemperature = 2
 	maxBias        = 100
 )

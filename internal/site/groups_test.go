@@ -121,6 +121,8 @@ func testInviteSays(t *testing.T, tn *town) {
 			t.Error("a used-up invite still invites")
 		}
 	}
+	visitor.get(at).want(t, 404, `<a href="/signin?next=%2Finvite%2F`)
+	assert.Lacks(t, tn.as("eve").get(at).body, "/signin?next", "eve, who is signed in, is asked to sign in")
 	link = textOf(t, ada.post("/sharing/invite", "uses", "1", "expires", "7d"), "link")
 	good[anything](tn.world, "ada", "DELETE", "/api/invites/"+good[api.List[api.Invite]](tn.world, "ada", "GET", "/api/invites", "").Data[1].ID, "")
 	visitor.get(strings.TrimPrefix(link, tn.web.URL)).want(t, 404, "the invite of ada is revoked")

@@ -186,8 +186,11 @@ func chatStep(chat step, models []api.Model) step {
 
 // receives returns the index of the first share that lets the member use machines, or -1.
 func receives(shares []api.Share) int {
-	return slices.IndexFunc(shares, func(sh api.Share) bool { return sh.Direction != "given" && !sh.Disabled })
+	return slices.IndexFunc(shares, usable)
 }
+
+// usable reports whether a share lets the member use machines.
+func usable(sh api.Share) bool { return sh.Direction != "given" && !sh.Disabled }
 
 // reachStep returns the step to reach a first model. Its text depends on what exists
 // already.

@@ -105,6 +105,20 @@ func TestTitlesNameWhatIsShown(t *testing.T) {
 	ada.get("/requests/req_none").want(t, 404, "<title>Problem: Call · kith</title>")
 }
 
+// TestHeadingsAreThoseOfTheMenu checks that the heading of a page and of its tabs is the name in
+// the menu, of Account the purpose of the page, with the member's name below.
+func TestHeadingsAreThoseOfTheMenu(t *testing.T) {
+	op := newTown(t, nil).operator()
+	for path, heading := range map[string]string{
+		"/models": "Models", "/machines": "Machines", "/applications": "Keys", "/usage": "Usage", "/requests": "Calls", "/notices": "Notices", "/account": "Account",
+		"/access": "Access", "/access/for-you": "Access", "/access/groups": "Access", "/access/invites": "Access",
+		"/operator": "Operator", "/operator/members": "Operator", "/operator/machines": "Operator", "/operator/usage": "Operator", "/operator/audit": "Operator",
+	} {
+		op.get(path).want(t, 200, "<h1>"+heading+"</h1>")
+	}
+	op.get("/account").want(t, 200, "<title>Account · kith</title>", "<strong>root</strong> · joined")
+}
+
 // TestWorksAgainWhenOnline checks that a model whose machines are offline names them.
 func TestWorksAgainWhenOnline(t *testing.T) {
 	off := func(name string) modelMachine {

@@ -3,6 +3,7 @@ package site
 import (
 	"cmp"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/kith/kith/internal/account"
@@ -29,7 +30,7 @@ type noticeLine struct {
 func (s *Site) noticesData(v *visit) (data noticesData, err error) {
 	notices, err := call(s, v, api.ListNotices, api.None{})
 	for _, n := range notices.Data {
-		line := s.noticeLine(n)
+		line := s.noticeLine(v, n)
 		if !n.New {
 			data.Earlier = append(data.Earlier, line)
 			continue
@@ -43,16 +44,28 @@ func (s *Site) noticesData(v *visit) (data noticesData, err error) {
 }
 
 // noticeLine returns a notice with the page for acting on it.
-func (s *Site) noticeLine(n api.Notice) noticeLine {
+func (s *Site) noticeLine(v *visit, n api.Notice) noticeLine {
+	member := fleet.MemberID(v.me.ID)
 	switch n.Kind {
 	case account.NoticeInvited:
 		return noticeLine{n, groupsPath, "Answer"}
 	case account.NoticeJoined:
 		return noticeLine{n, groupAddress(n.Group), "See the group"}
-	case account.NoticeAccess:
+	case account.NoticeAccess, account.NoticeSpent:
+		for g := range s.Snapshot().GroupsOf(member) {
+			if string(g.ID) == n.Subject {
+				return noticeLine{n, groupAddress(g.Name), "See the group"}
+			}
+		}
+		switch {
+		case strings.HasPrefix(n.Subject, "grp_"): // the member left it
+			return noticeLine{n, groupsPath, "See the groups"}
+		case strings.HasPrefix(n.Subject, "key_"):
+			return noticeLine{n, "/applications", "See the keys"}
+		case n.Direction == "received", s.Snapshot().ShareOf(member, fleet.ShareID(n.Subject)) != nil:
+			return noticeLine{n, forYouPath, "See what you can use"}
+		}
 		return noticeLine{n, accessPath, "See who has access"}
-	case account.NoticeSpent:
-		return noticeLine{n, accessPath, "See the limits"}
 	case account.NoticeEnding:
 		return noticeLine{n, "/applications", "See the keys"}
 	case account.NoticeBackup:

@@ -9,6 +9,7 @@ import (
 	"github.com/kith/kith/internal/account"
 	"github.com/kith/kith/internal/api"
 	"github.com/kith/kith/internal/assert"
+	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/mail"
 )
 
@@ -49,6 +50,46 @@ func testNoticesPage(t *testing.T, tn *town) {
 	assert.Lacks(t, ada.get("/notices").body, "box has been offline", "a kind that is switched off is listed")
 	ada.post("/account/notices", "kind", "nonsense").want(t, 400, "unknown kind of notice")
 	tn.operator().get("/account").want(t, 200, "This hub has no good backup of the last 7 days")
+}
+
+// TestNoticesLeadToTheirPages checks that each notice has a link to the page about it: for a
+// share the owner's side or the other, for limits that are used up the share, group or key.
+func TestNoticesLeadToTheirPages(t *testing.T) {
+	tn := newTown(t, nil)
+	ada, bob := fleet.MemberID(tn.members["ada"].ID), fleet.MemberID(tn.members["bob"].ID)
+	good[anything](tn.world, "ada", "POST", "/api/shares", `{"with":"bob"}`)
+	good[anything](tn.world, "bob", "POST", "/api/shares", `{"with":"ada"}`) // the same two on the same day
+	tn.snapshot = tn.snapshot.WithShares(bob, []*fleet.Share{{ID: "shr_1", Owner: ada, Member: bob}}).
+		WithGroup(&fleet.Group{ID: "grp_1", Name: "lab", Members: []fleet.MemberID{ada, bob}}).
+		WithGroup(&fleet.Group{ID: "grp_2", Name: "left", Members: []fleet.MemberID{ada}})
+	text := map[string]string{ // the text of a notice, and the link below it
+		"ada shares machines with you.":        `href="/access/for-you"`,
+		"You share your machines with ada.":    `href="/access"`,
+		"spent what ada allows":                `href="/access/for-you"`,
+		"others spent what I allow":            `href="/access"`,
+		"the group spent what I allow":         `href="/access/group?group=lab"`,
+		"the key spent its calls":              `href="/applications"`,
+		"joined":                               `href="/access/group?group=lab"`,
+		"joined, and left":                     `href="/access/groups"`,
+		"An admin of lab pinned your machine.": `href="/access/group?group=lab"`,
+	}
+	add := func(kind account.NoticeKind, subject, text string) {
+		check(t, tn.db.AddNotices(t.Context(), []account.Notice{{MemberID: string(bob), Kind: kind, Subject: subject, Text: text}}, time.Now()))
+	}
+	add(account.NoticeSpent, "shr_1", "spent what ada allows")
+	add(account.NoticeSpent, "shr_2", "others spent what I allow")
+	add(account.NoticeSpent, "grp_1", "the group spent what I allow")
+	add(account.NoticeSpent, "key_1", "the key spent its calls")
+	add(account.NoticeAccess, "grp_1", "joined")
+	add(account.NoticeAccess, "grp_2", "joined, and left")
+	add(account.NoticeAccess, "grp_1 mch_1 pinned", "An admin of lab pinned your machine.")
+	page := tn.as("bob").get("/notices").want(t, 200).body
+	for words, link := range text {
+		_, rest, found := strings.Cut(page, "<span>"+words+"<br>")
+		line, _, _ := strings.Cut(rest, "</li>")
+		assert.That(t, found, "no notice:", words)
+		assert.Contains(t, line, link+" ", words)
+	}
 }
 
 // passes makes the site's passes for that many minutes.

@@ -183,7 +183,7 @@ func (s *Site) asserted(ctx context.Context, text string) (account.Member, error
 		return account.Member{}, err
 	}
 	member, err := s.DB.Member(ctx, string(answer.Response.UserHandle))
-	if errors.Is(err, account.ErrNotFound) || errors.Is(err, account.ErrInvalid) || err == nil && member.Disabled {
+	if errors.Is(err, account.ErrNotFound) || errors.Is(err, account.ErrInvalid) {
 		return refuse(account.ErrNotFound)
 	}
 	if err != nil {
@@ -197,6 +197,9 @@ func (s *Site) asserted(ctx context.Context, text string) (account.Member, error
 	_, used, err := s.passkeys.ValidatePasskeyLogin(known, session, answer)
 	if err != nil {
 		return refuse(err)
+	}
+	if member.Disabled {
+		return account.Member{}, disabled()
 	}
 	for _, p := range whose.passkeys {
 		if string(p.Credential) != string(used.ID) {

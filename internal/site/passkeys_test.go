@@ -228,7 +228,11 @@ func TestPasskeysRefused(t *testing.T) {
 		refused("nonsense", nonsense)
 	}
 	check(t, tn.db.SetMemberDisabled(t.Context(), tn.members["bob"].ID, true))
-	refused("a disabled member", bobs.get(fresh()))
+	forged := *bobs
+	forged.key = key.key
+	refused("another's answer in a disabled member's name", forged.get(fresh()))
+	bobs.signs = max(bobs.signs, forged.signs)
+	tn.browser().post("/signin/passkey", "answer", bobs.get(fresh())).want(t, 403, "this account is disabled")
 
 	// The same for creating a passkey.
 	begin := func() string { return ada.challenge("/account/passkeys/begin").PublicKey.Challenge }

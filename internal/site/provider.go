@@ -300,7 +300,7 @@ func (s *Site) signInAs(v *visit, who account.Identity, from away) (reply, error
 		return reply{}, err
 	}
 	if member.Disabled {
-		return reply{}, fault.New(fault.NotAllowed, "this account is disabled: ask this hub's operator")
+		return reply{}, disabled()
 	}
 	if err := s.begin(v, member, "provider"); err != nil {
 		return reply{}, err
@@ -333,18 +333,27 @@ func (s *Site) newcomer(v *visit) *newcomer {
 	return &n
 }
 
-// newcomerPage handles GET /signup/provider.
+// newcomerData is the content of the sign-up form for an account from the provider.
+type newcomerData struct {
+	signUpData
+	Shown, Name string
+}
+
+// newcomerPage handles GET /signup/provider. A form that was sent too late gets the normal
+// sign-up form, which begins again at the provider.
 func (s *Site) newcomerPage(v *visit) (reply, error) {
 	n := s.newcomer(v)
+	if n == nil && v.Method == http.MethodPost {
+		return s.signUpPage(v)
+	}
 	if n == nil {
 		return reply{to: "/signin"}, nil
 	}
-	data := map[string]string{
-		"Provider": s.provider.Name, "Shown": n.Shown, "Invite": cmp.Or(v.form.Get("invite"), n.Invite),
-		"Name": v.form.Get("name"),
-	}
-	if data["Name"] == "" && api.CheckChosenName(n.Shown) == nil {
-		data["Name"] = n.Shown
+	data := newcomerData{Shown: n.Shown, Name: v.form.Get("name")}
+	data.Provider, data.Invite = s.provider.Name, cmp.Or(v.form.Get("invite"), n.Invite)
+	data.Seen = s.seenInvite(v, data.Invite)
+	if data.Name == "" && api.CheckChosenName(n.Shown) == nil {
+		data.Name = n.Shown
 	}
 	return reply{page: "newcomer", title: "Sign up", data: data}, nil
 }
@@ -357,7 +366,7 @@ func (s *Site) signUpByProvider(v *visit) (reply, error) {
 	}
 	n := s.newcomer(v)
 	if n == nil {
-		return reply{}, fault.New(fault.NotAllowed, "that took too long: start again at Sign in")
+		return reply{}, fault.New(fault.NotAllowed, "that took too long: begin again")
 	}
 	made, err := s.newMember(v)
 	if err != nil {

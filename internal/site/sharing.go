@@ -150,9 +150,18 @@ func (s *Site) makeInvite(v *visit) (reply, error) {
 	return reply{page: "access-invites", title: "Invites", data: data}, err
 }
 
-// acceptInvite handles POST /sharing/accept.
+// acceptInvite handles POST /sharing/accept. A member who used the invite up is redirected as
+// after accepting it.
 func (s *Site) acceptInvite(v *visit) (reply, error) {
-	made, err := call(s, v, api.AcceptInvite, api.InviteCode{Code: api.InviteIn(v.form.Get("code"))})
+	code := api.InviteIn(v.form.Get("code"))
+	made, err := call(s, v, api.AcceptInvite, api.InviteCode{Code: code})
+	if err != nil && fault.Of(err).Code == fault.NotFound {
+		if seen, unknown := s.SeeInvite(v.Context(), code); unknown == nil {
+			if accepted, _ := s.sharesAlready(v, seen.Owner); accepted {
+				return s.invited(v, v.me, seen.Owner, forYouPath), nil
+			}
+		}
+	}
 	if err != nil {
 		return reply{}, err
 	}

@@ -57,8 +57,43 @@ func TestInvitedFriendLandsInChat(t *testing.T) {
 	join("yan").goes(t, chat)
 	bob := tn.as("bob")
 	bob.post("/sharing/accept", "code", code).goes(t, chat)
-	bob.get(chat).want(t, 200, "ada shares their machines with you now. What you write here runs on them, and ada could read it.", `class="shelf"`)
+	bob.get(chat).want(t, 200, "ada shares their machines with you. What you write here runs on them, and ada could read it.", `class="shelf"`)
 	bob.post("/sharing/accept", "code", code).goes(t, "/access/for-you")
+}
+
+// TestAnInviteOpenedAgain checks that the link of an invite leads the member who accepted it to
+// where it led at first, however often it is opened, and no one else.
+func TestAnInviteOpenedAgain(t *testing.T) {
+	tn := newTown(t, nil)
+	ada, bob, eve := tn.as("ada"), tn.as("bob"), tn.as("eve")
+	tn.models = []api.Model{{ID: "tiny", Availability: "ready", Via: "shared", Owner: "ada", Chat: true}}
+	link := textOf(t, ada.post("/sharing/invite", "uses", "1"), "link")
+	at := strings.TrimPrefix(link, tn.web.URL)
+	ada.get(at).goes(t, "/access/invites")
+	ada.get("/access/invites").want(t, 200, "That invite is your own")
+	bob.post("/sharing/accept", "code", link).goes(t, "/try?model=tiny")
+	again := func(who string) {
+		t.Helper()
+		bob.get(at).goes(t, "/try?model=tiny")
+		bob.post("/sharing/accept", "code", link).goes(t, "/try?model=tiny")
+		for _, other := range []*browser{eve, tn.browser()} {
+			other.get(at).want(t, 404, "the invite of ada is "+who)
+		}
+		eve.post("/sharing/accept", "code", link).want(t, 404, "the invite is wrong, used up, expired or revoked")
+	}
+	again("used up")
+	next := tn.browser()
+	_, rest, _ := strings.Cut(next.get(at).want(t, 404).body, `<a href="/signin?next=`)
+	to, _, _ := strings.Cut(rest, `"`)
+	to, _ = url.QueryUnescape(to)
+	bob.post("/account/password", "password", aPassword).goes(t, "/account")
+	next.post("/signin", "name", "bob", "password", aPassword, "next", to).goes(t, at)
+	next.get(at).goes(t, "/try?model=tiny")
+	tn.models[0].Availability = "offline"
+	next.get(at).goes(t, "/access/for-you")
+	tn.models[0].Availability = "ready"
+	good[anything](tn.world, "ada", "DELETE", "/api/shares/bob", "") // now it leads nowhere for bob, too
+	bob.get(at).want(t, 404, "the invite of ada is used up: ask ada for another")
 }
 
 // TestHoursEditor checks that the checked boxes become the hours, and that the page shows

@@ -76,14 +76,20 @@ func (s *Site) signInData(v *visit) (signInData, error) {
 	return signInData{s.localPath(next), s.passkeys != nil, s.provider.name(), !s.hasMembers(v)}, nil
 }
 
+// disabled returns the refusal of a sign-in to a disabled account. Only a visitor who proved
+// to be its member may get it.
+func disabled() *fault.Fault {
+	return fault.New(fault.NotAllowed, "this account is disabled: ask this hub's operator")
+}
+
 // signIn handles POST /signin. An unknown name and a wrong password get the same message
-// and take the same work.
+// and take the same work, also if the member is disabled.
 func (s *Site) signIn(v *visit) (reply, error) {
 	name, password := strings.TrimSpace(v.form.Get("name")), v.form.Get("password")
 	wrong := fault.New(fault.NotAllowed, "the name or the password is wrong").WithParam("password")
 	member, err := s.DB.MemberByName(v.Context(), name)
 	hash := ""
-	if err == nil && !member.Disabled {
+	if err == nil {
 		hash, err = s.DB.Password(v.Context(), member.ID)
 	}
 	if err != nil && !errors.Is(err, account.ErrNotFound) && !errors.Is(err, account.ErrInvalid) {
@@ -107,6 +113,10 @@ func (s *Site) signIn(v *visit) (reply, error) {
 		s.Log.Info("sign-in refused", "from", v.from)
 		return reply{}, wrong
 	}
+	if member.Disabled {
+		s.Log.Info("sign-in refused", "from", v.from, "cause", "disabled")
+		return reply{}, disabled()
+	}
 	if err := s.begin(v, member, "password"); err != nil {
 		return reply{}, err
 	}
@@ -124,7 +134,7 @@ func (s *Site) signOut(v *visit) (reply, error) {
 // signUpData is the content of the sign-up form.
 type signUpData struct {
 	Invite string          // code of the invite that the visitor followed; may be empty
-	Seen   *api.SeenInvite // what the invite offers; nil: not looked up
+	Seen   *api.SeenInvite // what the invite offers; nil: not known
 	Link   string          // code of a link to the first operator's account; may be empty
 	// Provider is the name of the provider for signing up instead; empty means none.
 	Provider string
@@ -132,13 +142,38 @@ type signUpData struct {
 }
 
 // SignIn returns the URL where an existing member with an invite signs in to accept it.
-func (d signUpData) SignIn() string {
-	return "/signin?" + url.Values{"next": {"/invite/" + url.PathEscape(d.Invite)}}.Encode()
+func (d signUpData) SignIn() string { return signInForInvite(d.Invite) }
+
+func signInForInvite(code string) string {
+	return "/signin?" + url.Values{"next": {"/invite/" + url.PathEscape(api.InviteIn(code))}}.Encode()
 }
 
-func (s *Site) signUpData(v *visit) (signUpData, error) {
-	return signUpData{Invite: v.form.Get("invite"), Link: v.form.Get("link"), Provider: s.provider.name(),
-		Empty: !s.hasMembers(v)}, nil
+// signUpPage handles GET /signup, and shows a refused sign-up again.
+func (s *Site) signUpPage(v *visit) (reply, error) {
+	data := signUpData{Invite: v.form.Get("invite"), Link: v.form.Get("link"), Provider: s.provider.name(),
+		Empty: !s.hasMembers(v)}
+	title := "Sign up"
+	if data.Seen = s.seenInvite(v, data.Invite); data.Seen != nil {
+		title = invitedTitle
+	}
+	return reply{page: "signup", title: title, data: data}, nil
+}
+
+// seenInvite returns what the invite of a refused form offers, or nil if it is not open.
+func (s *Site) seenInvite(v *visit, text string) *api.SeenInvite {
+	if text == "" {
+		return nil
+	}
+	looked, err := s.guess(v.from)
+	if err != nil {
+		return nil
+	}
+	seen, err := s.SeeInvite(v.Context(), api.InviteIn(text))
+	looked(err)
+	if err != nil || seen.State != "open" {
+		return nil
+	}
+	return &seen
 }
 
 // signUp handles POST /signup. It creates a member with a password and signs the member
@@ -172,10 +207,10 @@ func (s *Site) invited(v *visit, m account.Member, owner, otherwise string) repl
 	models = slices.DeleteFunc(slices.Clone(models), func(m api.Model) bool { return m.Owner != owner || m.Availability != "ready" })
 	first := api.FirstChoice(models)
 	if err != nil || first == nil { // the page says what is missing
-		return reply{to: otherwise, done: owner + " shares their machines with you now."}
+		return reply{to: otherwise, done: owner + " shares their machines with you."}
 	}
 	return reply{to: "/try?" + url.Values{"model": {string(first.ID)}}.Encode(),
-		done: owner + " shares their machines with you now. What you write here runs on them, and " + owner + " could read it."}
+		done: owner + " shares their machines with you. What you write here runs on them, and " + owner + " could read it."}
 }
 
 // newMember returns the sign-up that the form asks for, if it is allowed.
@@ -301,14 +336,21 @@ func (s *Site) welcome(v *visit) (reply, error) {
 	return reply{to: "/"}, nil
 }
 
-// inviteData is the content of an invite's page for a signed-in member.
+const invitedTitle = "You are invited"
+
+// inviteData is the content of an invite's page for a signed-in member, and for everyone if
+// the invite is not open.
 type inviteData struct {
 	Code string
 	Seen api.SeenInvite
 }
 
+// SignIn returns the sign-in URL for a member who accepted the invite.
+func (d inviteData) SignIn() string { return signInForInvite(d.Code) }
+
 // invitePage handles GET /invite/{code}. A signed-in member can accept the invite; other
-// visitors can sign up with it.
+// visitors can sign up with it. A member who has a share of its owner already is redirected
+// as after accepting it.
 func (s *Site) invitePage(v *visit) (reply, error) {
 	code := v.PathValue("code")
 	looked, err := s.guess(v.from)
@@ -320,16 +362,30 @@ func (s *Site) invitePage(v *visit) (reply, error) {
 	if err != nil {
 		return reply{}, err
 	}
-	if seen.State != "open" {
-		return reply{}, fault.New(fault.NotFound,
-			"the invite of %s is %s: ask %s for another; if you accepted it, what it gives is at "+forYouPath, seen.Owner,
-			seen.State, seen.Owner)
+	if accepted, err := s.sharesAlready(v, seen.Owner); err != nil || accepted {
+		return s.invited(v, v.me, seen.Owner, forYouPath), err
 	}
-	if v.me.ID != "" {
-		return reply{page: "invite", title: "You are invited", data: inviteData{code, seen}}, nil
+	page := reply{page: "invite", title: invitedTitle, data: inviteData{code, seen}}
+	switch {
+	case seen.State != "open":
+		page.title = "Invite"
+		return page, fault.New(fault.NotFound,
+			"the invite of %s is %s: ask %s for another", seen.Owner, seen.State, seen.Owner)
+	case v.me.Name == seen.Owner:
+		return reply{to: invitesPath, done: "That invite is your own: send its link to the person who is to use your machines."}, nil
+	case v.me.ID == "":
+		page.page, page.data = "signup", signUpData{Invite: code, Seen: &seen, Provider: s.provider.name()}
 	}
-	return reply{page: "signup", title: "You are invited",
-		data: signUpData{Invite: code, Seen: &seen, Provider: s.provider.name()}}, nil
+	return page, nil
+}
+
+// sharesAlready reports whether a member's machines are shared with the visitor.
+func (s *Site) sharesAlready(v *visit, owner string) (bool, error) {
+	if v.me.ID == "" {
+		return false, nil
+	}
+	shares, err := call(s, v, api.ListShares, api.None{})
+	return slices.ContainsFunc(shares.Data, func(sh api.Share) bool { return usable(sh) && sh.Owner == owner }), err
 }
 
 // recoverData is the content of /recover.

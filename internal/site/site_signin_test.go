@@ -191,15 +191,15 @@ func setCookie(t *testing.T, h http.Header, name string) string {
 	return ""
 }
 
-// TestOneMessage checks that a wrong name, a wrong password, a member without one, and a
-// disabled member get the same response.
+// TestOneMessage checks that a wrong name, a wrong password and a member without one get the
+// same response, and that a disabled member is named so after the right password alone.
 func TestOneMessage(t *testing.T) {
 	tn := newTown(t, nil)
 	tn.as("ada").post("/account/password", "password", aPassword).goes(t, "/account")
 	tn.as("eve").post("/account/password", "password", aPassword).goes(t, "/account")
 	check(t, tn.db.SetMemberDisabled(t.Context(), tn.members["eve"].ID, true))
 	var first string
-	for _, try := range [][2]string{{"ada", "wrong"}, {"nobody", aPassword}, {"bob", aPassword}, {"eve", aPassword}, {"", ""}, {"a\x00", "x"}, {"ada", strings.Repeat("x", 5000)}, {"Ada", aPassword}} {
+	for _, try := range [][2]string{{"ada", "wrong"}, {"nobody", aPassword}, {"bob", aPassword}, {"eve", "wrong"}, {"", ""}, {"a\x00", "x"}, {"ada", strings.Repeat("x", 5000)}, {"Ada", aPassword}} {
 		got := tn.browser().post("/signin", "name", try[0], "password", try[1]).want(t, 403)
 		message := problemIn(got.body)
 		if first == "" {
@@ -209,6 +209,31 @@ func TestOneMessage(t *testing.T) {
 			t.Errorf("%q: %s, cookie %q", try, message, got.header.Get("Set-Cookie"))
 		}
 	}
+	got := tn.browser().post("/signin", "name", "eve", "password", aPassword).want(t, 403, "this account is disabled")
+	assert.Equal(t, got.header.Get("Set-Cookie"), "", "a disabled member is signed in")
+}
+
+// TestSignUpKeepsTheInvite checks that a refused sign-up goes on showing who invites and to
+// what, and keeps the name and the invite.
+func TestSignUpKeepsTheInvite(t *testing.T) {
+	p := newIDP(t)
+	tn := p.town(newWorld(t), SignUpInvite)
+	invite := textOf(t, tn.as("ada").post("/sharing/invite", "uses", "1", "per_day", "5"), "link")
+	const from = "<strong>ada</strong> shares their machines with you, within these limits: 5 calls a day."
+	kept := func(page seen, name string) {
+		t.Helper()
+		page.want(t, page.status, from, `<input type="hidden" name="invite" value="`+invite+`"`, ` value="`+name+`"`)
+		assert.Lacks(t, page.body, `id="invite"`, "the invite is to be typed again")
+	}
+	kept(tn.browser().post("/signup", "invite", invite, "name", "bob", "password", aPassword).want(t, 400, "taken", "<h1>You are invited</h1>"), "bob")
+	kept(tn.browser().post("/signup", "invite", invite, "name", "zoe", "password", "short").want(t, 400), "zoe")
+	kept(tn.browser().post("/signup/provider", "invite", invite, "name", "zoe").want(t, 403, "that took too long: begin again", `action="/signin/provider"`), "zoe")
+	zoe := tn.browser()
+	zoe.through(p.at("z", "zoe"), "/signin/provider", "invite", invite).goes(t, "/signup/provider")
+	kept(zoe.get("/signup/provider").want(t, 200), "zoe")
+	kept(zoe.post("/signup/provider", "invite", invite, "name", "bob").want(t, 400, "taken"), "bob")
+	wrong := tn.browser().post("/signup", "invite", invite+"x", "name", "zoe", "password", aPassword).want(t, 404, `id="invite"`, "An invite is needed")
+	assert.Lacks(t, wrong.body, "shares their machines", "an invite that there is not")
 }
 
 // If sign-up is closed, an invite does not promise an account.
@@ -242,7 +267,7 @@ func TestSignUpRules(t *testing.T) {
 		t.Error("the page of an invite has a link to the form that asks for one")
 	}
 	zoe.post("/signup", "name", "zoe", "password", aPassword, "invite", invited.web.URL+"/invite/"+invite).goes(t, "/")
-	zoe.get("/").want(t, 200, "ada shares their machines with you now.")
+	zoe.get("/").want(t, 200, "ada shares their machines with you.")
 	zoe.get("/access/for-you").want(t, 200, "<th scope=\"row\">ada</th>")
 	invited.browser().post("/signup", "name", "yan", "password", aPassword, "invite", invite).want(t, 404)
 	if _, err := w.db.MemberByName(t.Context(), "yan"); err == nil {

@@ -2,8 +2,8 @@
 "use strict";
 
 // Returns the functions that draw a turn of a chat and parts of its answers. titles are those of
-// the hub's codes. edit and again get the number of a turn, choose the index of one to show in its place.
-const conversation = (said, titles, { edit, again, choose }) => {
+// the hub's codes. edit, again and remove get the number of a turn, choose the index of one to show in its place.
+const conversation = (said, titles, { edit, again, remove, choose }) => {
   function button(text, label, act) {
     const made = element("button", "small plain", text);
     made.type = "button";
@@ -45,7 +45,8 @@ const conversation = (said, titles, { edit, again, choose }) => {
       shown.tabIndex = 0;
       mine.append(element("details", "file", element("summary", "", name, " ", element("small", "muted", size(text.length))), shown));
     }
-    mine.append(element("div", "tools", versions(tree.messages(chat, i), i, "message"), button("Edit", "Edit this message", () => edit(k))));
+    mine.append(element("div", "tools", versions(tree.messages(chat, i), i, "message"), button("Edit", "Edit this message", () => edit(k)),
+      ...(turn.ask && navigator.clipboard ? [markdown.copyButton("the message", () => turn.ask)] : []), button("Delete", "Delete this message", () => remove(k))));
     const place = element("div", turn.answers.length > 1 ? "turn two" : "turn", mine);
     for (const answer of turn.answers) place.append(showAnswer(answer, k, versions(tree.answers(chat, i), i, "answer"), running));
     if (said.children[k]) said.children[k].replaceWith(place);

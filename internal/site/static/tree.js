@@ -41,6 +41,19 @@ const tree = (() => {
     return [...newest.values()];
   }
 
+  // Removes the message of a turn with all its answers, and what follows them. Another message in
+  // its place is shown then, if there is one.
+  function remove(chat, i) {
+    const gone = new Set(answers(chat, i)), at = before(chat, chat.turns[i].parent);
+    for (const [n, { parent }] of chat.turns.entries()) if (gone.has(parent)) gone.add(n); // a parent is before it
+    at.next = beside(chat, i).findLast((n) => !gone.has(n));
+    const kept = [...chat.turns.keys()].filter((n) => !gone.has(n));
+    const now = (n) => (n < 0 || n === undefined ? n : kept.indexOf(n));
+    chat.next = now(chat.next);
+    chat.turns = kept.map((n) => chat.turns[n]);
+    for (const turn of chat.turns) Object.assign(turn, { parent: now(turn.parent), message: now(turn.message), next: now(turn.next) });
+  }
+
   // Makes a tree of a chat that was stored as a list, and returns the chat.
   function upgrade(chat) {
     if (chat.turns.length === 0 || chat.turns[0].parent !== undefined) return chat;
@@ -52,5 +65,5 @@ const tree = (() => {
     return chat;
   }
 
-  return { path, add, show, answers, messages, upgrade };
+  return { path, add, show, answers, messages, remove, upgrade };
 })();

@@ -47,7 +47,7 @@
   }, { passive: true });
   const follow = () => { if (following) scrollTo(0, document.documentElement.scrollHeight); };
 
-  const view = conversation(said, JSON.parse(form.dataset.titles), { edit, again, choose });
+  const view = conversation(said, JSON.parse(form.dataset.titles), { edit, again, remove, choose });
   const { button } = view;
   const shown = () => tree.path(chat).map((i) => chat.turns[i]);
 
@@ -280,6 +280,20 @@
     run(parent, { message, ask, images, files, answers: unanswered() });
   }
 
+  function remove(k) {
+    if (running || !confirm("Delete this message, its answers and what follows them?")) return;
+    cancelEdit();
+    tree.remove(chat, tree.path(chat)[k]);
+    if (chat.turns.length === 0) {
+      chats.remove(chat.id).then(list);
+      go("/try");
+      return;
+    }
+    showFrom(k);
+    store().then(list);
+    write();
+  }
+
   function edit(k) {
     if (running) return;
     editing = k;
@@ -303,6 +317,7 @@
 
   const sees = () => model.selectedOptions[0]?.dataset.vision !== undefined;
   const mostImages = 4, mostFiles = 8; // in one message
+  const longText = 5000; // characters of a pasted text that becomes a file
 
   // Adds images, and files whose text is taken out here.
   async function add(files) {
@@ -444,9 +459,10 @@
     question();
   });
   ask.addEventListener("paste", (event) => {
-    if (event.clipboardData.files.length === 0 || event.clipboardData.types.includes("text/plain")) return; // of a text processor
+    const text = event.clipboardData.getData("text/plain"); // a text processor adds a picture of it
+    if (text ? text.length < longText : event.clipboardData.files.length === 0) return;
     event.preventDefault();
-    add([...event.clipboardData.files]);
+    add(text ? [new File([text], "pasted.txt")] : [...event.clipboardData.files]);
   });
   const brings = (event) => event.dataTransfer?.types.includes("Files");
   const dropping = (on) => form.classList.toggle("dropping", on);
