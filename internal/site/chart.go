@@ -156,7 +156,7 @@ func (view chartView) parts(sum api.UsageOfDay, all []api.UsagePart) (parts []ba
 	case view.Split == "":
 		add("served", "served", sum.Served())
 		add("stopped", "stopped", sum.Stopped)
-		add("refused", "refused or broken off", sum.Refused)
+		add("refused", "failed", sum.Refused)
 	default:
 		of := func(calls, in, out int64) int64 {
 			if view.Tokens {

@@ -23,7 +23,7 @@ func TestHome(t *testing.T) {
 	ada.post("/applications", "name", "k", "reach", "own").goes(t, newKeyPath)
 	good[anything](tn.world, "ada", "POST", "/api/invites", "")
 	tn.history()
-	page := ada.get("/").want(t, 200, "Calls, last 24 hours", "Newest refusals", `title="Not shared with you: 1 machine of yours was offline."`, "1 refused or broken off</span>",
+	page := ada.get("/").want(t, 200, "Calls, last 24 hours", "Newest failed calls", `title="Not shared with you: 1 machine of yours was offline."`, "1 failed</span>",
 		"of=day", `<a href="/requests?outcome=refused">`)
 	first, second := strings.Index(page.body, `id="attention"`), strings.Index(page.body, `id="calls-title"`)
 	assert.That(t, first < second, "on a phone the calls come before what needs attention")
@@ -123,7 +123,7 @@ func TestChart(t *testing.T) {
 		}
 		assert.Same(t, places, want)
 	}
-	assert.Equal(t, got.Bars[12].Words(), "1,000 served, 2,000 stopped, 1,000 refused or broken off")
+	assert.Equal(t, got.Bars[12].Words(), "1,000 served, 2,000 stopped, 1,000 failed")
 	if got.First().Name != "9 Nov" || got.Last().Name != "22 Nov" || got.Total != (api.UsageSum{Calls: 12001, Refused: 1001, Stopped: 2001}) || got.Most.Name != "20 Nov" {
 		t.Errorf("the numbers are %+v", got)
 	}

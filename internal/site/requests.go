@@ -84,7 +84,7 @@ func (s *Site) requestsPage(v *visit) (reply, error) {
 		return strings.TrimSuffix("/requests?"+other.Encode(), "?")
 	}
 	for _, o := range []struct{ outcome, text, tone string }{
-		{"", "All", ""}, {"served", "served", "good"}, {"stopped", "stopped by the caller", ""}, {"refused", "refused or broken off", "bad"},
+		{"", "All", ""}, {"served", "served", "good"}, {"stopped", "stopped", ""}, {"refused", "failed", "bad"},
 	} {
 		data.Outcomes = append(data.Outcomes, chip{Text: o.text, Tone: o.tone, Href: address("outcome", o.outcome), Here: filter.Outcome == o.outcome})
 	}
@@ -101,7 +101,7 @@ type requestData struct {
 	Cause    string          // see causeText
 	Near     []fleet.ModelID // models in reach with similar ids
 	Steps    []callStep
-	Picture  callPicture
+	Picture  *callPicture
 	Key      string   // name of the key that was used; empty: not one of the member's
 	Remedies []remedy // according to the current state
 	Family   string   // of the call, if it is not chat
@@ -113,14 +113,7 @@ func (s *Site) requestPage(v *visit) (reply, error) {
 	if err != nil {
 		return reply{title: "Call"}, err
 	}
-	outcome := "went elsewhere"
-	switch {
-	case data.Code != "":
-		outcome = fault.Code(data.Code).Title()
-	case data.Status != 0:
-		outcome = "served"
-	}
-	return reply{page: "request", title: cmp.Or(data.Model, "Call") + ": " + outcome, data: data}, nil
+	return reply{page: "request", title: cmp.Or(data.Model, "Call") + ": " + api.Outcome(data.Trace), data: data}, nil
 }
 
 func (s *Site) requestData(v *visit) (requestData, error) {

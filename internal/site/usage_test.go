@@ -118,7 +118,10 @@ func testRequestPages(t *testing.T, tn *town) {
 	early := account.Trace{CallID: "req_early", MemberID: ada, Started: now, Mine: true, Caller: "ada", Status: 413, Code: "request_too_large", Message: "the body exceeds 33554432 bytes", Endpoint: "/v1/chat/completions"}
 	lost := account.Trace{CallID: "req_lost", MemberID: ada, Started: now, Mine: true, Caller: "ada", Status: 200, Code: account.Interrupted, Model: "m"}
 	check(t, tn.db.SaveTraces(t.Context(), []account.Trace{early, lost}, now))
-	b.get("/requests/req_early").want(t, 200, "The body exceeds 33554432 bytes.", "before any machine was looked for")
+	page := b.get("/requests/req_early").want(t, 200, "The body exceeds 33554432 bytes.", "before any machine was looked for", "<code>request_too_large</code> 413", "<title>Call: failed")
+	assert.Equal(t, strings.Count(page.body, ">request_too_large<"), 1, "the code of a call is there once")
+	assert.Lacks(t, page.body, `class="way"`, "a picture of a call to which nothing happened")
+	assert.Lacks(t, page.body, `id="steps"`, "a timeline of a call to which nothing happened")
 	b.get("/requests/req_lost").want(t, 200, "The hub stopped before a machine was found.")
 	b.get("/requests/req_0007").want(t, 200, "served")
 }
