@@ -74,7 +74,14 @@ func TestUsageCSV(t *testing.T) {
 	}
 
 	// The page shows who called on which machines, and bob sees the other side of it.
-	b.get("/usage?days=7").want(t, 200, `id="owner-members"`, ">bob<", ">you<", "side=owner&amp;of=member", `data-by="day"`, "usage.js", `id="balance"`)
+	b.get("/usage?days=7&side=owner&view=tokens").want(t, 200, `id="owner-members"`, ">bob<", ">you<", "days=7&amp;of=member&amp;side=owner", `aria-current="page">Calls on your machines<`,
+		`aria-current="true">Tokens<`, `href="/usage?by=day&amp;days=7&amp;view=tokens">Your calls<`, `href="/usage?by=week&amp;days=84&amp;side=owner&amp;view=tokens">12 weeks<`)
+	b.get("/usage?days=7&side=balance").want(t, 200, `id="balance"`, ">bob<")
+	b.get("/usage?side=x").want(t, 404, "no side")
+	for view, want := range map[string]string{"calls-week": "Calls by hour of the week (UTC)", "first": "None in this time.", "waits": "None in this time."} {
+		page := b.get("/usage?days=7&side=owner&view="+view).want(t, 200, want)
+		assert.Equal(t, strings.Count(page.body, "<figure"), 1, "charts of", view)
+	}
 	tn.as("bob").get("/usage?days=7").want(t, 200, `id="caller-members"`, ">ada<")
 	if page := tn.as("eve").get("/usage?days=7").want(t, 200); strings.Contains(page.body, ">ada<") || strings.Contains(page.body, ">bob<") {
 		t.Error("eve is told who called whom")
@@ -246,7 +253,7 @@ func testHubUsage(t *testing.T, tn *town) {
 	}
 	for _, by := range []string{"hour", "day", "week"} {
 		page := op.get("/operator/usage?by="+by).want(t, 200, "2 members made calls", ">Members</th>", `<span class="word">400 out</span></dd>`, "tiny", "<code>NOT_IN_CIRCLE</code>",
-			`href="/operator/usage.csv?by=`+by, `<td class="n" data-n="2">2</td></tr>`, `aria-current="page">Usage</a>`)
+			`href="/operator/usage.csv?by=`+by, `<td class="n">2</td></tr>`, `aria-current="page">Usage</a>`)
 		rows, err := csv.NewReader(strings.NewReader(op.get("/operator/usage.csv?by="+by).want(t, 200).body)).ReadAll()
 		check(t, err)
 		if len(rows) != 5 || strings.Join(rows[2], " ") != "hub model tiny 2 1 1 0 1000 400   0" || rows[3][2] != "'=large" || rows[4][2] != "NOT_IN_CIRCLE" {
