@@ -110,7 +110,7 @@ func (w *walk) refusedTry() {
 	id := path.Base(run(op, chromedp.Evaluate[string](`document.querySelector("#refused a").pathname`)))
 	w.until("the request is explained", func() bool {
 		op.open("/requests")
-		op.leads(200, chromedp.SendKeys(chromedp.CSS("#id"), id+"\r"))
+		op.leads(200, chromedp.SendKeys(chromedp.CSS("#requests-q"), id+"\r"))
 		return strings.Contains(op.text("main"), "paused")
 	})
 	op.see("Timeline")

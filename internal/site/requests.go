@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"net/url"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -28,14 +29,17 @@ type requestsData struct {
 	Known struct{ Codes, Models, Machines []string }
 }
 
-// requestsPage handles GET /requests with a filter in its query, or with ?id= and the id
-// of one request.
+// requestID matches a complete id of a request.
+var requestID = regexp.MustCompile(`^req_[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`)
+
+// requestsPage handles GET /requests with a filter in its query. A search for a complete id
+// leads to that request.
 func (s *Site) requestsPage(v *visit) (reply, error) {
 	query := v.URL.Query()
-	if id := strings.TrimSpace(query.Get("id")); id != "" {
-		return reply{to: "/requests/" + url.PathEscape(id)}, nil
-	}
 	word := func(name string) string { return strings.TrimSpace(query.Get(name)) }
+	if id := word("q"); requestID.MatchString(id) {
+		return reply{to: "/requests/" + id}, nil
+	}
 	filter := api.RequestFilter{
 		Before: query.Get("before"), Outcome: word("outcome"), Code: word("code"), Model: word("model"),
 		Machine: word("machine"),

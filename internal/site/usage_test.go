@@ -117,7 +117,10 @@ func testRequestPages(t *testing.T, tn *town) {
 		assert.Equal(t, n, 1, id, "is told")
 	}
 	assert.That(t, len(seen) == many && pages == 3, len(seen), "of", many, "told on", pages, "pages")
-	b.get("/requests?id=+req_0007+").goes(t, "/requests/req_0007")
+	const id = "req_0198c1f0-5b7e-7c61-9d2a-3f2b1c0d9e8f"
+	b.get("/requests?outcome=served&q=+"+id+"+").goes(t, "/requests/"+id)
+	b.get("/requests?q=req_0007").want(t, 200, `href="/requests/req_0007"`, ">1 call<")
+	assert.Equal(t, strings.Count(b.get("/requests").body, `type="search"`), 1, "search fields")
 	b.get("/requests?before=2026-11-21T10:30:00Z,%00").want(t, 400, "before is a time")
 	none := b.get("/requests/req_none").want(t, 404, "<h1>Call</h1>", "nothing is known of a call", "if it ended just now, ask again in 2 seconds", "401")
 	assert.Lacks(t, none.body, "<dt>", "the page of an unknown call describes one")
