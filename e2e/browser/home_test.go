@@ -62,10 +62,10 @@ func TestHomeFits(t *testing.T) {
 		assert.Equal(t, got, want)
 	}
 	run(op, chromedp.EmulateViewport(390, 844))
-	above("Needs attention, Calls, last 24 hours, Your machines, Newest refusals")
+	above("Needs attention, Calls, last 24 hours, Your machines, Newest failed calls")
 	run(op, chromedp.EmulateViewport(1440, 900))
 	run(op, clickOn("#calls-table summary"))
-	assert.Contains(t, op.text("#calls-table"), "Refused or broken off")
+	assert.Contains(t, op.text("#calls-table"), "Failed")
 
 	w.kith("resume")
 	w.until("the page shows that nothing is paused", func() bool { return !strings.Contains(op.text(".beside"), "paused") })

@@ -175,7 +175,7 @@ func (w *walk) asked(names []string) {
 		for _, name := range batch {
 			q := url.QueryEscape(name)
 			for _, path := range []string{
-				"/models?model=", "/try?model=", "/signin?next=", "/signup?invite=", "/usage?days=", "/usage.csv?of=", "/requests?before=", "/requests?id=", "/operator/members?q=",
+				"/models?model=", "/try?model=", "/signin?next=", "/signup?invite=", "/usage?days=", "/usage.csv?of=", "/requests?before=", "/requests?q=", "/operator/members?q=",
 				"/operator/machines?q=", "/operator/audit?before=",
 			} {
 				all = append(all, question{Path: path + q})

@@ -214,6 +214,21 @@ func viewTrace(s account.Trace) CallTrace {
 	return view
 }
 
+// Outcome returns how a call ended, in the word of all pages and commands (docs/site.md#outcomes):
+// served, stopped (by its caller) or failed (refused, or interrupted before the answer was complete). An owner's
+// trace may be of a call that went elsewhere.
+func Outcome(t account.Trace) string {
+	switch {
+	case account.Unserved(t.Code):
+		return "failed"
+	case t.Code != "":
+		return "stopped"
+	case t.Status != 0:
+		return "served"
+	}
+	return "went elsewhere"
+}
+
 // Title returns a call's code in a few plain words.
 func Title(code string) string {
 	switch code {
@@ -260,7 +275,7 @@ type Page struct {
 // RequestFilter filters a list of calls. Empty fields match everything.
 type RequestFilter struct {
 	Before  string `json:"-" query:"before"`
-	Outcome string `json:"-" query:"outcome"` // "served", "refused": refused or broken off, or "stopped": by its caller
+	Outcome string `json:"-" query:"outcome"` // "served", "refused": failed, or "stopped"
 	Code    string `json:"-" query:"code"`
 	Model   string `json:"-" query:"model"`
 	Machine string `json:"-" query:"machine"` // name of a machine that was tried

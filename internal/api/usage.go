@@ -58,7 +58,7 @@ type UsageSide struct {
 // UsageSum is a sum over calls.
 type UsageSum struct {
 	Calls   int64 `json:"calls"`
-	Refused int64 `json:"refused"` // refused or broken off
+	Refused int64 `json:"refused"` // failed, see Outcome
 	// Others is how many of these calls involved another member: calls on another member's
 	// machine, or another member's calls on one's own.
 	Others int64 `json:"others"`

@@ -68,7 +68,7 @@ func TestAccountCommands(t *testing.T) {
 			`{"machine":"shy","owner":"ann","via":"shared","after_ms":0,"took_ms":1,"outcome":"did not take it: busy","prompt":false},` +
 			`{"machine":"box","owner":"ann","via":"shared","after_ms":7000,"took_ms":2000,"outcome":"began to answer and did not finish: machine_offline","prompt":true}]}`,
 			"GET /api/why/req_01234567-89ab-7cde-8f01-23456789abcd ", "bob asked  of m\n" +
-				"end       Machine offline (200 machine_offline) after 9s\nwaited    7s, from place 2 in line\n\nMACHINE   OWNER   THROUGH   AFTER   TOOK   GOT-PROMPT   OUTCOME\n" +
+				"end       failed after 9s: Machine offline (200 machine_offline)\nwaited    7s, from place 2 in line\n\nMACHINE   OWNER   THROUGH   AFTER   TOOK   GOT-PROMPT   OUTCOME\n" +
 				"shy       ann     shared    0s      1ms    no           did not take it: busy\nbox       ann     shared    7s      2s     yes          began to answer and did not finish: machine_offline"},
 		{[]string{"why", "req_01234567-89ab-7cde-8f01-23456789abcd"}, `{"mine":true,"model":"m","status":404,"code":"model_not_found","decisions":[{"verdict":"refuse","row":1,"reason":"none offers it","change":"another id"}]}`,
 			"GET /api/why/req_01234567-89ab-7cde-8f01-23456789abcd ", "\ndecided   after 0s: refuse: none offers it\nchange    another id\n"},

@@ -119,14 +119,26 @@ func (a *app) callHere(ctx context.Context, id string) *daemon.CallHere {
 	return &here
 }
 
+// endText returns how a call ended, such as "failed after 9s: Machine offline (200
+// machine_offline)".
+func endText(t account.Trace) string {
+	outcome := api.Outcome(t)
+	switch end := strong(outcome) + " after " + millis(t.TookMS); {
+	case t.Code == account.Interrupted: // how long it ran is not known
+		return strong(outcome) + ": " + api.Meaning(t.Code)
+	case outcome == "failed":
+		return fmt.Sprintf("%s: %s (%d %s)", end, api.Title(t.Code), t.Status, t.Code)
+	case t.Status == 0:
+		return outcome
+	default:
+		return end
+	}
+}
+
 // showCallHere prints what happened to a call that did not reach the hub.
 func (a *app) showCallHere(s *daemon.CallHere) {
 	a.say("%s  you asked %s of %s%s, at this machine\n", faint(moment(s.Started)), s.Endpoint, strong(string(s.Model)), map[bool]string{true: ", streamed"}[s.Stream])
-	if s.Code == "" {
-		a.fact("end", "served after %s", millis(s.TookMS))
-	} else {
-		a.fact("end", "%s (%d %s) after %s", strong(api.Title(s.Code)), s.Status, s.Code, millis(s.TookMS))
-	}
+	a.fact("end", "%s", endText(account.Trace{Code: s.Code, Status: s.Status, TookMS: s.TookMS}))
 	if s.Message != "" {
 		a.fact("why", "%s", s.Message)
 	}
@@ -197,16 +209,7 @@ func (a *app) showTrace(s api.CallTrace, here *daemon.CallHere) {
 		streamed = ", streamed"
 	}
 	a.say("%s  %s asked %s of %s%s\n", faint(moment(s.Started)), who, s.Endpoint, strong(s.Model), streamed)
-	switch {
-	case s.Code == account.Interrupted:
-		a.fact("end", "%s: %s", strong(s.Code), s.Meaning)
-	case s.Status == 0:
-		a.fact("end", "not on your machine")
-	case s.Code == "":
-		a.fact("end", "served after %s", millis(s.TookMS))
-	default:
-		a.fact("end", "%s (%d %s) after %s", strong(api.Title(s.Code)), s.Status, s.Code, millis(s.TookMS))
-	}
+	a.fact("end", "%s", endText(s.Trace))
 	if s.Message != "" {
 		a.fact("why", "%s", s.Message)
 	}

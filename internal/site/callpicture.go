@@ -92,9 +92,13 @@ func newBox(x, y int, tone, name string, minor ...string) pictureBox {
 	return box
 }
 
-// drawCall returns the picture of a call with these steps. from names the key or the
-// program that made the call, if it is the reader's.
-func drawCall(t *api.CallTrace, steps []callStep, from string) callPicture {
+// drawCall returns the picture of a call with these steps, or nil if it neither waited nor
+// reached a machine. from names the key or the program that made the call, if it is the
+// reader's.
+func drawCall(t *api.CallTrace, steps []callStep, from string) *callPicture {
+	if len(t.Tries) == 0 && t.WaitedMS == 0 && t.FirstMS == 0 {
+		return nil
+	}
 	machines := machineBoxes(t)
 	deep := max(1, len(machines))*(boxHeight+boxGap) - boxGap
 	middle := (deep - boxHeight) / 2
@@ -110,7 +114,7 @@ func drawCall(t *api.CallTrace, steps []callStep, from string) callPicture {
 	}
 	hub := newBox(hubX, middle, "", "Hub", waited, sealed)
 	line := pictureLine{X1: boxWidth, X2: hubX, Y1: middle + boxHeight/2, Y2: middle + boxHeight/2}
-	p := callPicture{Lines: []pictureLine{line}}
+	p := &callPicture{Lines: []pictureLine{line}}
 	line.X1, line.X2 = hubX+boxWidth, machineX
 	names := []string{"the hub"}
 	for _, box := range machines {

@@ -28,14 +28,6 @@ var verdictWords = map[string]string{
 	fleet.Wait.String():   "Waits for a machine",
 }
 
-// endWords describes how a call ended, in a few words.
-func endWords(t account.Trace) string {
-	if t.Mine && t.Code == account.Cancelled {
-		return "You stopped it"
-	}
-	return cmp.Or(api.Title(t.Code), "served")
-}
-
 // timesOf returns when the first token and the end of a call were, in milliseconds since
 // its arrival. A time that is unknown is 0. The trace of an owner has these times since the
 // beginning of the last attempt.
@@ -67,8 +59,12 @@ func waitOf(t *api.CallTrace) int64 {
 	return max(0, until-t.WaitedMS)
 }
 
-// callSteps returns what happened to a call, in order.
+// callSteps returns what happened to a call, in order; nil if it ended before any machine was
+// looked for.
 func callSteps(t *api.CallTrace) []callStep {
+	if len(t.Decisions) == 0 && len(t.Tries) == 0 && t.WaitedMS == 0 && t.FirstMS == 0 {
+		return nil
+	}
 	first, end := timesOf(&t.Trace)
 	received := callStep{What: "Received", More: t.Endpoint, Bar: "Received"}
 	if len(t.Decisions) > 0 {
@@ -101,7 +97,7 @@ func callSteps(t *api.CallTrace) []callStep {
 			tone += " outer"
 		}
 		steps = append(steps, callStep{AfterMS: try.AfterMS, TookMS: try.TookMS, What: what,
-			More: fmt.Sprintf("%s of %s, %s; %s; %s", try.Machine, try.Owner, try.Via, prompt, try.Outcome),
+			More: fmt.Sprintf("%s of %s, %s; %s; %s", try.Machine, try.Owner, try.Via, prompt, strings.TrimSuffix(try.Outcome, ": "+t.Code)),
 			Bar:  what + " on " + clip(try.Machine, longName), Tone: tone})
 	}
 	if first > 0 {
@@ -124,7 +120,7 @@ func callSteps(t *api.CallTrace) []callStep {
 		steps = append(steps, prompt, stream)
 	}
 	if t.Status != 0 {
-		steps = append(steps, callStep{AfterMS: end, What: "Ended", More: endWords(t.Trace)})
+		steps = append(steps, callStep{AfterMS: end, What: "Ended", More: api.Outcome(t.Trace)})
 	}
 	slices.SortStableFunc(steps, func(a, b callStep) int { return cmp.Compare(a.AfterMS, b.AfterMS) })
 	return steps
@@ -162,7 +158,7 @@ func resultOf(t *api.CallTrace, i int) (word, tone string) {
 	case t.Code == account.Interrupted:
 		return "hub stopped", "bad"
 	case began:
-		return "broke off", "bad"
+		return "interrupted", "bad"
 	}
 	return "no answer", "bad"
 }
@@ -223,14 +219,14 @@ func attemptClauses(t *api.CallTrace) (clauses []string) {
 	return clauses
 }
 
-// answerWords describes the answer of the last attempt: complete, or broken off.
+// answerWords describes the answer of the last attempt: complete, or interrupted.
 func answerWords(t *api.CallTrace, try *account.Attempt) string {
 	first, end := timesOf(&t.Trace)
 	if t.Code != "" {
 		if first == 0 {
-			return "began to answer, and broke off after " + duration(end)
+			return "began to answer, and was interrupted after " + duration(end)
 		}
-		return fmt.Sprintf("began to answer after %s, and broke off after %s", duration(first), duration(end))
+		return fmt.Sprintf("began to answer after %s, and was interrupted after %s", duration(first), duration(end))
 	}
 	words := "answered after " + duration(end)
 	if first > 0 && duration(first) != duration(end) {

@@ -10,23 +10,37 @@ import (
 	"github.com/kith/kith/internal/api"
 )
 
-// chartView is what the bars of a chart show.
+// chartView is what a chart of usage shows.
 type chartView struct {
-	Name   string // in the address
-	Text   string
-	Tokens bool      // else calls
-	Split  api.Split // empty: calls by outcome, tokens by direction
+	Name  string // in the address
+	Text  string
+	Of    measure
+	Split api.Split // empty: calls by outcome, tokens by direction
 }
 
-// chartViews are the views of the charts of usage. The first is the default, and the one of
+// measure is what the bars of a chart measure.
+type measure int
+
+const (
+	calls measure = iota
+	tokens
+	firstToken // how long the first token took, for half and for 95 of 100 answers
+	waited
+	weekHours // no bars: the calls by hour of the week
+)
+
+// chartViews are the views of the chart of usage. The first is the default, and the one of
 // all other charts.
 var chartViews = []chartView{
-	{"", "Calls", false, ""},
-	{"calls-model", "Calls by model", false, api.ByModel},
-	{"calls-member", "Calls by member", false, api.ByMember},
-	{"tokens", "Tokens", true, ""},
-	{"tokens-model", "Tokens by model", true, api.ByModel},
-	{"tokens-member", "Tokens by member", true, api.ByMember},
+	{"", "Calls by outcome", calls, ""},
+	{"calls-model", "Calls by model", calls, api.ByModel},
+	{"calls-member", "Calls by member", calls, api.ByMember},
+	{"calls-week", "Calls by hour of the week", weekHours, ""},
+	{"tokens", "Tokens", tokens, ""},
+	{"tokens-model", "Tokens by model", tokens, api.ByModel},
+	{"tokens-member", "Tokens by member", tokens, api.ByMember},
+	{"first", "First token", firstToken, ""},
+	{"waits", "Waits", waited, ""},
 }
 
 // chartView returns the view that the address names.
@@ -45,6 +59,7 @@ type usageChart struct {
 	Total  api.UsageSum // only the numbers of calls and tokens
 	Legend []barPart    // the parts of the total
 	Most   usageBar     // the first of the highest bars
+	Times  bool         // the values are times, in milliseconds
 }
 
 // usageBar is one hour, day or week in a chart.
@@ -61,6 +76,7 @@ type barPart struct {
 	Class     string // "served", "stopped" or "refused", "part-1" to "part-7", or "rest"
 	Label     string
 	Value     int64
+	Text      string // of a time; empty: Value is a number
 	Y, Height int64
 }
 
@@ -73,7 +89,7 @@ const (
 
 // chartOf draws a span, one bar for each hour, day or week.
 func chartOf(usage api.UsagePage, sums []api.UsageOfDay, view chartView, now time.Time) usageChart {
-	chart := usageChart{By: usage.By, Zone: usage.Zone}
+	chart := usageChart{By: usage.By, Zone: usage.Zone, Times: view.Of == firstToken || view.Of == waited}
 	total := totalOf(sums)
 	at, err := usage.By.Parse(usage.Since, usage.Zone)
 	for ; err == nil && !at.After(now); at = usage.By.Next(at) {
@@ -101,6 +117,7 @@ func totalOf(sums []api.UsageOfDay) (total api.UsageOfDay) {
 		total.Calls += sum.Calls
 		total.Refused += sum.Refused
 		total.Stopped += sum.Stopped
+		total.WaitedMS += sum.WaitedMS
 		total.TokensIn += sum.TokensIn
 		total.TokensOut += sum.TokensOut
 		for _, part := range sum.Parts {
@@ -136,7 +153,7 @@ func (b usageBar) Total() (sum int64) {
 func (b usageBar) Words() string {
 	var words []string
 	for _, part := range b.Parts {
-		words = append(words, api.Number(part.Value)+" "+part.Label)
+		words = append(words, cmp.Or(part.Text, api.Number(part.Value))+" "+part.Label)
 	}
 	return cmp.Or(strings.Join(words, ", "), "none")
 }
@@ -150,16 +167,21 @@ func (view chartView) parts(sum api.UsageOfDay, all []api.UsagePart) (parts []ba
 		}
 	}
 	switch {
-	case view.Split == "" && view.Tokens:
+	case view.Of == waited:
+		add("part-1", "waited", sum.WaitedMS)
+	case view.Of == firstToken:
+		add("part-1", "p50", sum.FirstP50MS)
+		add("part-2", "p95", sum.FirstP95MS-sum.FirstP50MS)
+	case view.Split == "" && view.Of == tokens:
 		add("part-1", "in", sum.TokensIn)
 		add("part-2", "out", sum.TokensOut)
 	case view.Split == "":
 		add("served", "served", sum.Served())
 		add("stopped", "stopped", sum.Stopped)
-		add("refused", "refused or broken off", sum.Refused)
+		add("refused", "failed", sum.Refused)
 	default:
 		of := func(calls, in, out int64) int64 {
-			if view.Tokens {
+			if view.Of == tokens {
 				return in + out
 			}
 			return calls
@@ -173,6 +195,13 @@ func (view chartView) parts(sum api.UsageOfDay, all []api.UsagePart) (parts []ba
 			}
 		}
 		add("rest", "others", rest)
+	}
+	if view.Of == firstToken || view.Of == waited {
+		var ms int64
+		for i := range parts {
+			ms += parts[i].Value
+			parts[i].Text = duration(ms)
+		}
 	}
 	return parts
 }

@@ -23,7 +23,7 @@ func TestHome(t *testing.T) {
 	ada.post("/applications", "name", "k", "reach", "own").goes(t, newKeyPath)
 	good[anything](tn.world, "ada", "POST", "/api/invites", "")
 	tn.history()
-	page := ada.get("/").want(t, 200, "Calls, last 24 hours", "Newest refusals", `title="Not shared with you: 1 machine of yours was offline."`, "1 refused or broken off</span>",
+	page := ada.get("/").want(t, 200, "Calls, last 24 hours", "Newest failed calls", `title="Not shared with you: 1 machine of yours was offline."`, "1 failed</span>",
 		"of=day", `<a href="/requests?outcome=refused">`)
 	first, second := strings.Index(page.body, `id="attention"`), strings.Index(page.body, `id="calls-title"`)
 	assert.That(t, first < second, "on a phone the calls come before what needs attention")
@@ -123,7 +123,7 @@ func TestChart(t *testing.T) {
 		}
 		assert.Same(t, places, want)
 	}
-	assert.Equal(t, got.Bars[12].Words(), "1,000 served, 2,000 stopped, 1,000 refused or broken off")
+	assert.Equal(t, got.Bars[12].Words(), "1,000 served, 2,000 stopped, 1,000 failed")
 	if got.First().Name != "9 Nov" || got.Last().Name != "22 Nov" || got.Total != (api.UsageSum{Calls: 12001, Refused: 1001, Stopped: 2001}) || got.Most.Name != "20 Nov" {
 		t.Errorf("the numbers are %+v", got)
 	}
@@ -147,11 +147,14 @@ func TestChartViews(t *testing.T) {
 		return api.UsagePart{Name: name, Calls: calls, TokensIn: 10 * calls, TokensOut: calls}
 	}
 	sums := []api.UsageOfDay{sum("2026-11-21", 10, part("b", 9), part("a", 1)), sum("2026-11-22", 30, part("", 2), part("a", 20))}
+	sums[0].FirstP50MS, sums[0].FirstP95MS, sums[1].WaitedMS = 300, 2000, 1500
 	for name, want := range map[string][]string{
 		"":              {"10 served", "30 served", "40 served"},
 		"calls-model":   {"1 a, 9 b", "20 a, 2 (gone), 8 others", "21 a, 9 b, 2 (gone), 8 others"},
 		"tokens":        {"100 in, 10 out", "300 in, 30 out", "400 in, 40 out"},
 		"tokens-member": {"11 a, 99 b", "220 a, 22 (gone), 88 others", "231 a, 99 b, 22 (gone), 88 others"},
+		"waits":         {"none", "1.5 s waited", "1.5 s waited"},
+		"first":         {"300 ms p50, 2.0 s p95", "none", "none"},
 	} {
 		view := chartViews[slices.IndexFunc(chartViews, func(v chartView) bool { return v.Name == name })]
 		chart := chartOf(api.UsagePage{By: api.Day, Since: "2026-11-21", Zone: "UTC"}, sums, view, now)
@@ -169,7 +172,7 @@ func TestChartOfTokens(t *testing.T) {
 		{Day: "2026-11-21", UsageSum: api.UsageSum{Calls: 9, TokensIn: 10}}, {Day: "2026-11-22", UsageSum: api.UsageSum{Calls: 1, TokensIn: 500, TokensOut: 500}},
 	}
 	now := time.Date(2026, 11, 22, 13, 0, 0, 0, time.UTC)
-	chart := chartOf(api.UsagePage{By: api.Day, Since: "2026-11-21", Zone: "UTC"}, sums, chartView{Tokens: true}, now)
+	chart := chartOf(api.UsagePage{By: api.Day, Since: "2026-11-21", Zone: "UTC"}, sums, chartView{Of: tokens}, now)
 	assert.Equal(t, fmt.Sprint(chart.Most.At.Day(), " ", chart.Most.Total(), " ", chart.Bars[0].Parts[0].Height), "22 1000 2")
 }
 

@@ -97,7 +97,7 @@ func TestTitlesNameWhatIsShown(t *testing.T) {
 		{CallID: "req_elsewhere", MemberID: tn.members["ada"].ID, Started: time.Now(), Caller: "bob"},
 	}, time.Now()))
 	for path, want := range map[string]string{
-		"/requests/req_failed": "tiny: Engine failed", "/requests/req_served": "tiny: served", "/requests/req_elsewhere": "Call: went elsewhere",
+		"/requests/req_failed": "tiny: failed", "/requests/req_served": "tiny: served", "/requests/req_elsewhere": "Call: went elsewhere",
 		"/models?model=tiny": "tiny", "/machines/" + tn.machine.ID: "box",
 	} {
 		ada.get(path).want(t, 200, "<title>"+want+" · kith</title>")

@@ -50,7 +50,7 @@ func (r recentCalls) Rate() string {
 	return api.Number(r.Calls / r.Minutes)
 }
 
-// ErrorRate returns the part of the calls that were refused or broken off, in percent.
+// ErrorRate returns the part of the calls that failed, in percent.
 func (r recentCalls) ErrorRate() string {
 	if r.Calls == 0 {
 		return "–"

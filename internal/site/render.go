@@ -193,7 +193,7 @@ var templates = sync.OnceValue(func() map[string]*template.Template {
 		},
 		"madeat":    api.MadeAt,
 		"title":     api.Title,
-		"ending":    endWords,
+		"outcome":   api.Outcome,
 		"speed":     func(t account.Trace) float64 { return t.Speed() },
 		"tone":      func(state string) string { return availabilityWords(state).tone },
 		"state":     func(state string) string { return availabilityWords(state).text },

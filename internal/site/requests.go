@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"net/url"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -28,14 +29,17 @@ type requestsData struct {
 	Known struct{ Codes, Models, Machines []string }
 }
 
-// requestsPage handles GET /requests with a filter in its query, or with ?id= and the id
-// of one request.
+// requestID matches a complete id of a request.
+var requestID = regexp.MustCompile(`^req_[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`)
+
+// requestsPage handles GET /requests with a filter in its query. A search for a complete id
+// leads to that request.
 func (s *Site) requestsPage(v *visit) (reply, error) {
 	query := v.URL.Query()
-	if id := strings.TrimSpace(query.Get("id")); id != "" {
-		return reply{to: "/requests/" + url.PathEscape(id)}, nil
-	}
 	word := func(name string) string { return strings.TrimSpace(query.Get(name)) }
+	if id := word("q"); requestID.MatchString(id) {
+		return reply{to: "/requests/" + id}, nil
+	}
 	filter := api.RequestFilter{
 		Before: query.Get("before"), Outcome: word("outcome"), Code: word("code"), Model: word("model"),
 		Machine: word("machine"),
@@ -84,7 +88,7 @@ func (s *Site) requestsPage(v *visit) (reply, error) {
 		return strings.TrimSuffix("/requests?"+other.Encode(), "?")
 	}
 	for _, o := range []struct{ outcome, text, tone string }{
-		{"", "All", ""}, {"served", "served", "good"}, {"stopped", "stopped by the caller", ""}, {"refused", "refused or broken off", "bad"},
+		{"", "All", ""}, {"served", "served", "good"}, {"stopped", "stopped", ""}, {"refused", "failed", "bad"},
 	} {
 		data.Outcomes = append(data.Outcomes, chip{Text: o.text, Tone: o.tone, Href: address("outcome", o.outcome), Here: filter.Outcome == o.outcome})
 	}
@@ -101,7 +105,7 @@ type requestData struct {
 	Cause    string          // see causeText
 	Near     []fleet.ModelID // models in reach with similar ids
 	Steps    []callStep
-	Picture  callPicture
+	Picture  *callPicture
 	Key      string   // name of the key that was used; empty: not one of the member's
 	Remedies []remedy // according to the current state
 	Family   string   // of the call, if it is not chat
@@ -113,14 +117,7 @@ func (s *Site) requestPage(v *visit) (reply, error) {
 	if err != nil {
 		return reply{title: "Call"}, err
 	}
-	outcome := "went elsewhere"
-	switch {
-	case data.Code != "":
-		outcome = fault.Code(data.Code).Title()
-	case data.Status != 0:
-		outcome = "served"
-	}
-	return reply{page: "request", title: cmp.Or(data.Model, "Call") + ": " + outcome, data: data}, nil
+	return reply{page: "request", title: cmp.Or(data.Model, "Call") + ": " + api.Outcome(data.Trace), data: data}, nil
 }
 
 func (s *Site) requestData(v *visit) (requestData, error) {

@@ -77,7 +77,7 @@ func TestCauseOfARefusal(t *testing.T) {
 		{account.Trace{Code: "engine_error", Status: 502, Mine: true, Tries: []account.Attempt{ended(desk, "failed")}}, "Your `desk` failed: " + unkept},
 		{account.Trace{Code: "context_length_exceeded", Status: 400, Mine: true, Message: "5000 tokens > 4096", Tries: []account.Attempt{ended(attic, "failed")}}, "`attic` of bob failed: 5000 tokens > 4096."},
 		{account.Trace{Code: "machine_offline", Status: 200, Mine: true, FirstMS: 500, TookMS: 9000, Tries: []account.Attempt{ended(attic, "began to answer and did not finish: machine_offline")}},
-			"`attic` of bob began to answer after 500 ms, and broke off after 9.0 s."},
+			"`attic` of bob began to answer after 500 ms, and was interrupted after 9.0 s."},
 		{account.Trace{Status: 200, Mine: true, TookMS: 1000, Tries: []account.Attempt{attic, desk}}, "`attic` of bob did not take it: busy; your `desk` answered after 1.0 s."},
 		{account.Trace{Status: 200, Mine: true, WaitedMS: 7000, Place: 3, FirstMS: 7100, TookMS: 9000, Tries: []account.Attempt{desk}},
 			"It waited 7.0 s for a machine, from place 3 in line; your `desk` began to answer after 7.1 s, and was done after 9.0 s."},
@@ -131,20 +131,21 @@ func TestStopIsNoRefusal(t *testing.T) {
 	}
 	check(t, tn.db.SaveTraces(t.Context(), []account.Trace{of("req_1", ada, true), of("req_1", bob, false)}, now))
 	check(t, tn.db.RecordUsage(t.Context(), []account.Usage{{CallID: "req_1", Attempt: 1, Started: now.UTC(), MemberID: ada, Model: "m", Endpoint: "/v1/chat/completions", Status: 200, Code: account.Cancelled}}))
-	for name, words := range map[string]string{"ada": "You stopped it", "bob": "Stopped by the caller"} {
+	for name, words := range map[string]string{"ada": "You or your program stopped it", "bob": "Its caller ada stopped it"} {
 		browser := tn.as(name)
 		for _, path := range []string{"/requests/req_1", "/requests", "/requests?outcome=stopped"} {
-			page := browser.get(path).want(t, 200, `<span class="state">`+words+`</span>`)
+			page := browser.get(path).want(t, 200, `<span class="state">stopped</span>`)
 			assert.Lacks(t, page.body, "state bad", path, "is red for", name)
 			assert.Lacks(t, page.body, "notice problem", path, "is red for", name)
 			assert.Lacks(t, page.body, "refused before any machine", path)
 		}
+		browser.get("/requests/req_1").want(t, 200, words)
 		browser.get("/requests?outcome=refused").want(t, 200, "No call of the last 7 days matches")
 		browser.get("/").want(t, 200, "None in the last 7 days.")
 	}
 	browser := tn.as("ada")
 	browser.get("/").want(t, 200, "1 stopped</span>", "Most at ")
-	browser.get("/usage").want(t, 200, "<dt>Errors</dt><dd>0</dd>", "Stopped by the caller")
+	browser.get("/usage").want(t, 200, "<dt>Failed</dt><dd>0</dd>", "Stopped by the caller")
 	browser.get("/usage.csv").want(t, 200, "caller,code,cancelled,1,0,")
 }
 
@@ -333,7 +334,7 @@ func TestOwnerSeesWaitAndBreak(t *testing.T) {
 	}
 	check(t, tn.db.SaveTraces(t.Context(), []account.Trace{trace}, now))
 	ada := tn.as("ada")
-	for path, outcome := range map[string]string{"/requests": "waited 7.0 s", "/requests/req_1": "began to answer and did not finish: machine_offline"} {
+	for path, outcome := range map[string]string{"/requests": "waited 7.0 s", "/requests/req_1": "began to answer and did not finish<"} {
 		if page := ada.get(path).want(t, 200, outcome, "bob", fault.MachineOffline.Title()); strings.Contains(page.body, `state good">served`) {
 			t.Errorf("%s says that it was served", path)
 		}
@@ -342,7 +343,8 @@ func TestOwnerSeesWaitAndBreak(t *testing.T) {
 
 // TestCallPicture checks that the picture of a call has a box for each machine, with the
 // result of the last attempt on it, and a bar for each span of the table, to scale. Long
-// names are cut in it. A refused call that reached no machine has an empty box.
+// names are cut in it. A refused call that waited and reached no machine has an empty box; one
+// that did not wait has no picture.
 func TestCallPicture(t *testing.T) {
 	attempt := func(machine, outcome string, after, took int64) account.Attempt {
 		return account.Attempt{Machine: machine, Owner: "bob", Via: "shared", Outcome: outcome, AfterMS: after, TookMS: took}
@@ -379,6 +381,8 @@ Stream 100 ms at 90.00 width 10.00 good`)
 		assert.That(t, step.TookMS == 0 || step.Bar != "", step.What, "is a span without a bar")
 	}
 	refused := api.CallTrace{Trace: account.Trace{Mine: true, Status: 404, Code: "model_not_found"}}
+	assert.That(t, drawCall(&refused, callSteps(&refused), "") == nil, "a picture of a call that reached no machine")
+	refused.WaitedMS = 100
 	p = drawCall(&refused, callSteps(&refused), "")
 	assert.Equal(t, p.Boxes[len(p.Boxes)-1].Texts[0].Full, "No machine")
 	refused.Code = account.Cancelled

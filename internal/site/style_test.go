@@ -68,7 +68,7 @@ func TestBundles(t *testing.T) {
 
 // library reports whether a static file is one that npm ships.
 func library(name string) bool {
-	return slices.Contains([]string{"uplot.js", "uplot.css", "marked.js", "purify.js", "temml.js", "highlight.js", "pdf.js", "pdf.worker.js"}, path.Base(name))
+	return slices.Contains([]string{"marked.js", "purify.js", "temml.js", "highlight.js", "pdf.js", "pdf.worker.js"}, path.Base(name))
 }
 
 // TestTokens checks that each color and distance used by a stylesheet, script or page is

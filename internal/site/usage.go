@@ -6,6 +6,7 @@ import (
 	"encoding/csv"
 	"fmt"
 	"net/http"
+	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -16,13 +17,15 @@ import (
 	"github.com/kith/kith/internal/fault"
 )
 
-// usageData is the content of /usage.
+// usageData is the content of /usage: one side of it, or what members and the reader used of
+// each other's machines.
 type usageData struct {
 	api.UsagePage
 	At      string // path of the page: /usage, or the operator's
 	Spans   []usageSpan
 	View    chartView
-	Sides   []usageSide
+	Sides   []usageSide // the tabs; the one that is shown is Side
+	Side    usageSide
 	Balance []balance
 	// MoreBalance is the number of members with fewer calls, who are not in Balance, if it is
 	// positive.
@@ -30,14 +33,31 @@ type usageData struct {
 	Members     int64 // number of the hub's members who made calls
 }
 
+// Address returns the address of the page with these values of its parameters, which are
+// names and values in turn, and the current ones of the others.
+func (d usageData) Address(pairs ...string) string {
+	query := url.Values{"by": {string(d.By)}, "days": {strconv.Itoa(d.Days)}, "side": {d.Side.Name}, "view": {d.View.Name}}
+	for pair := range slices.Chunk(pairs, 2) {
+		query.Set(pair[0], pair[1])
+	}
+	for name := range query {
+		if query.Get(name) == "" {
+			query.Del(name)
+		}
+	}
+	return d.At + "?" + query.Encode()
+}
+
+// CSV returns the address of a table of the side as a file; of all tables if of is empty.
+func (d usageData) CSV(of string) string {
+	return strings.Replace(d.Address("of", of, "view", "", "side", d.Side.ID), "?", ".csv?", 1)
+}
+
 // SinceName returns the first hour, day or week as text.
-func (d usageData) SinceName() string { return stepName(d.By, d.Since, d.Zone) }
+func (d usageData) SinceName() string { return d.StepName(d.Since) }
 
 // SinceTime returns the start of the first hour, day or week.
-func (d usageData) SinceTime() time.Time {
-	at, _ := d.By.Parse(d.Since, d.Zone) // the API formatted it
-	return at
-}
+func (d usageData) SinceTime() time.Time { return d.StepTime(d.Since) }
 
 // SpanName returns the length of the span as text.
 func (d usageData) SpanName() string {
@@ -67,28 +87,47 @@ func (d usageData) Views() []chartView {
 	return chartViews
 }
 
-// usageSide is one half of /usage with its title: calls made, or calls served. ID is the
-// prefix of the element ids in it.
+// usageSide is a side of usage: calls made, calls served, or the two compared. Name is in
+// the address; empty: it is the default. ID is the prefix of the element ids in it.
 type usageSide struct {
-	Title, ID string
-	At        string // path of the page
-	By        api.Step
-	Days      int
-	Zone      string // of days and weeks
-	Chart     usageChart
-	Heat      *heatMap // nil: no calls, or the steps are hours
-	Side      api.UsageSide
-	Active    map[string]int64 // number of members who made calls, by step; nil: not counted
-	More      map[string]int   // number of rows of each table that only the CSV file has
+	Text, Name, ID string
+	Chart          usageChart
+	Heat           *heatMap // nil: no calls, or the steps are hours
+	Side           api.UsageSide
+	Tables         []usageTable
+	Active         map[string]int64 // number of members who made calls, by step; nil: not counted
 }
 
-// mostUsageRows is the number of rows of a table of sums by model, machine, member or key.
-const mostUsageRows = 50
+// usageSides are the tabs of /usage.
+var usageSides = []usageSide{{Text: "Your calls", ID: "caller"}, {Text: "Calls on your machines", Name: "owner", ID: "owner"},
+	{Text: "Given and received", Name: "balance"}}
 
-// shorten returns the rows with the most calls, and adds how many there are beside them.
-func shorten[Row any](rows []Row, table string, more map[string]int) []Row {
-	more[table] = max(0, len(rows)-mostUsageRows)
-	return rows[:len(rows)-more[table]]
+// usageTable has the sums by model, machine, member or key, those with the most calls.
+type usageTable struct {
+	Of, Head string // Of is in the address of its file
+	Rows     []usageRow
+	More     int // number of rows that only the file has
+}
+
+// usageRow is a row of a usageTable. Owner is that of a machine.
+type usageRow struct {
+	Name, Owner string
+	api.UsageSum
+}
+
+// mostUsageRows is the number of rows of a usageTable, mostBalance that of the comparison.
+const mostUsageRows, mostBalance = 50, 20
+
+// addTable adds a table of sums, unless there are none.
+func addTable[Sum any](side *usageSide, of, head string, sums []Sum, row func(Sum) usageRow) {
+	if len(sums) == 0 {
+		return
+	}
+	t := usageTable{Of: of, Head: head, More: max(0, len(sums)-mostUsageRows)}
+	for _, sum := range sums[:len(sums)-t.More] {
+		t.Rows = append(t.Rows, row(sum))
+	}
+	side.Tables = append(side.Tables, t)
 }
 
 // balance compares what the reader and another member used of each other's machines.
@@ -100,6 +139,9 @@ type balance struct {
 
 func (s *Site) usageData(v *visit) (usageData, error) {
 	view, err := v.chartView()
+	name := v.URL.Query().Get("side")
+	named := func(side usageSide) bool { return side.Name == name }
+	side, err := pick(usageSides, err, named, "there is no side %.20q of usage", name)
 	if err != nil {
 		return usageData{}, err
 	}
@@ -109,15 +151,19 @@ func (s *Site) usageData(v *visit) (usageData, error) {
 	if err != nil {
 		return usageData{}, err
 	}
-	data := usageData{UsagePage: usage, At: "/usage", Spans: usageSpans(usage), View: view}
-	data.Balance = balances(usage)
-	if data.MoreBalance = len(data.Balance) - mostUsageRows; data.MoreBalance > 0 {
-		data.Balance = data.Balance[:mostUsageRows]
+	data := usageData{UsagePage: usage, At: "/usage", Spans: usageSpans(usage), View: view, Sides: usageSides}
+	switch side.ID {
+	case "caller":
+		side.Side = usage.As
+	case "owner":
+		side.Side = usage.On
+	default:
+		data.Balance = balances(usage)
+		if data.MoreBalance = len(data.Balance) - mostBalance; data.MoreBalance > 0 {
+			data.Balance = data.Balance[:mostBalance]
+		}
 	}
-	for _, side := range []usageSide{{Title: "Your calls", ID: "caller", Side: usage.As},
-		{Title: "Calls on your machines", ID: "owner", Side: usage.On}} {
-		data.Sides = append(data.Sides, side.of(data, s.DB.Now()))
-	}
+	data.Side = side.of(data, s.DB.Now())
 	return data, nil
 }
 
@@ -127,31 +173,39 @@ func (v *visit) usageSpan() api.Span {
 	return api.Span{Days: query.Get("days"), By: api.Step(query.Get("by")), Zone: v.zone()}
 }
 
-// of returns the side with the page's path, time span and charts filled in, and its tables
-// shortened.
+// of returns the side with its chart and tables.
 func (side usageSide) of(data usageData, now time.Time) usageSide {
-	side.More = map[string]int{}
-	side.Side.Models = shorten(side.Side.Models, "model", side.More)
-	side.Side.Machines = shorten(side.Side.Machines, "machine", side.More)
-	side.Side.Members = shorten(side.Side.Members, "member", side.More)
-	side.Side.Keys = shorten(side.Side.Keys, "key", side.More)
-	side.At, side.Days, side.By, side.Zone = data.At, data.Days, data.By, data.Zone
 	side.Chart = chartOf(data.UsagePage, side.Side.Days, data.View, now)
+	if data.View.Of == firstToken { // its total is no sum
+		side.Chart.Legend = data.View.parts(api.UsageOfDay{UsageSum: side.Side.Total}, nil)
+	}
 	side.Heat = heatOf(side.Side.Week, data.Zone)
+	addTable(&side, "model", "Model", side.Side.Models, func(m api.UsageOfModel) usageRow { return usageRow{m.Model, "", m.UsageSum} })
+	addTable(&side, "machine", "Machine", side.Side.Machines, func(m api.UsageOfMachine) usageRow {
+		return usageRow{cmp.Or(m.Name, "(gone)"), m.Owner, m.UsageSum}
+	})
+	members := "Who called"
+	if side.ID == "caller" {
+		members = "Whose machines"
+	}
+	addTable(&side, "member", members, side.Side.Members, func(m api.UsageOfMember) usageRow {
+		if m.Me {
+			m.Member = "you"
+		}
+		return usageRow{cmp.Or(m.Member, "(gone)"), "", m.UsageSum}
+	})
+	addTable(&side, "key", "Key", side.Side.Keys, func(k api.UsageOfKey) usageRow { return usageRow{k.Title(), "", k.UsageSum} })
 	return side
 }
 
-// StepName returns the hour, day or week of a row as in the chart.
-func (side usageSide) StepName(day string) string { return stepName(side.By, day, side.Zone) }
+// StepName returns an hour, day or week as in the chart.
+func (d usageData) StepName(day string) string { return stepName(d.By, day, d.Zone) }
 
-// StepAt returns the start of the row's step, in Unix seconds.
-func (side usageSide) StepAt(day string) int64 {
-	at, _ := side.By.Parse(day, side.Zone) // the API formatted it
-	return at.Unix()
+// StepTime returns the start of an hour.
+func (d usageData) StepTime(hour string) time.Time {
+	at, _ := d.By.Parse(hour, d.Zone) // the API formatted it
+	return at
 }
-
-// StepTime returns the start of the row's step.
-func (side usageSide) StepTime(day string) time.Time { return time.Unix(side.StepAt(day), 0) }
 
 // hubUsagePath is the page with the usage of all members.
 const hubUsagePath = operatorPath + "/usage"
@@ -189,8 +243,7 @@ func (s *Site) hubUsagePage(v *visit) (reply, error) {
 		active[step.Day] = step.Members
 	}
 	data := usageData{UsagePage: page, At: hubUsagePath, Spans: usageSpans(page), View: view, Members: usage.Members}
-	all := usageSide{Title: "Calls of all members", ID: "hub", Side: side, Active: active}
-	data.Sides = []usageSide{all.of(data, s.DB.Now())}
+	data.Side = usageSide{Text: "Calls of all members", ID: "hub", Side: side, Active: active}.of(data, s.DB.Now())
 	return reply{page: "usage", title: "Hub usage", data: data}, nil
 }
 

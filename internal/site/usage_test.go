@@ -74,7 +74,14 @@ func TestUsageCSV(t *testing.T) {
 	}
 
 	// The page shows who called on which machines, and bob sees the other side of it.
-	b.get("/usage?days=7").want(t, 200, `id="owner-members"`, ">bob<", ">you<", "side=owner&amp;of=member", `data-by="day"`, "usage.js", `id="balance"`)
+	b.get("/usage?days=7&side=owner&view=tokens").want(t, 200, `id="owner-members"`, ">bob<", ">you<", "days=7&amp;of=member&amp;side=owner", `aria-current="page">Calls on your machines<`,
+		`aria-current="true">Tokens<`, `href="/usage?by=day&amp;days=7&amp;view=tokens">Your calls<`, `href="/usage?by=week&amp;days=84&amp;side=owner&amp;view=tokens">12 weeks<`)
+	b.get("/usage?days=7&side=balance").want(t, 200, `id="balance"`, ">bob<")
+	b.get("/usage?side=x").want(t, 404, "no side")
+	for view, want := range map[string]string{"calls-week": "Calls by hour of the week (UTC)", "first": "None in this time.", "waits": "None in this time."} {
+		page := b.get("/usage?days=7&side=owner&view="+view).want(t, 200, want)
+		assert.Equal(t, strings.Count(page.body, "<figure"), 1, "charts of", view)
+	}
 	tn.as("bob").get("/usage?days=7").want(t, 200, `id="caller-members"`, ">ada<")
 	if page := tn.as("eve").get("/usage?days=7").want(t, 200); strings.Contains(page.body, ">ada<") || strings.Contains(page.body, ">bob<") {
 		t.Error("eve is told who called whom")
@@ -110,7 +117,10 @@ func testRequestPages(t *testing.T, tn *town) {
 		assert.Equal(t, n, 1, id, "is told")
 	}
 	assert.That(t, len(seen) == many && pages == 3, len(seen), "of", many, "told on", pages, "pages")
-	b.get("/requests?id=+req_0007+").goes(t, "/requests/req_0007")
+	const id = "req_0198c1f0-5b7e-7c61-9d2a-3f2b1c0d9e8f"
+	b.get("/requests?outcome=served&q=+"+id+"+").goes(t, "/requests/"+id)
+	b.get("/requests?q=req_0007").want(t, 200, `href="/requests/req_0007"`, ">1 call<")
+	assert.Equal(t, strings.Count(b.get("/requests").body, `type="search"`), 1, "search fields")
 	b.get("/requests?before=2026-11-21T10:30:00Z,%00").want(t, 400, "before is a time")
 	none := b.get("/requests/req_none").want(t, 404, "<h1>Call</h1>", "nothing is known of a call", "if it ended just now, ask again in 2 seconds", "401")
 	assert.Lacks(t, none.body, "<dt>", "the page of an unknown call describes one")
@@ -118,7 +128,10 @@ func testRequestPages(t *testing.T, tn *town) {
 	early := account.Trace{CallID: "req_early", MemberID: ada, Started: now, Mine: true, Caller: "ada", Status: 413, Code: "request_too_large", Message: "the body exceeds 33554432 bytes", Endpoint: "/v1/chat/completions"}
 	lost := account.Trace{CallID: "req_lost", MemberID: ada, Started: now, Mine: true, Caller: "ada", Status: 200, Code: account.Interrupted, Model: "m"}
 	check(t, tn.db.SaveTraces(t.Context(), []account.Trace{early, lost}, now))
-	b.get("/requests/req_early").want(t, 200, "The body exceeds 33554432 bytes.", "before any machine was looked for")
+	page := b.get("/requests/req_early").want(t, 200, "The body exceeds 33554432 bytes.", "before any machine was looked for", "<code>request_too_large</code> 413", "<title>Call: failed")
+	assert.Equal(t, strings.Count(page.body, ">request_too_large<"), 1, "the code of a call is there once")
+	assert.Lacks(t, page.body, `class="way"`, "a picture of a call to which nothing happened")
+	assert.Lacks(t, page.body, `id="steps"`, "a timeline of a call to which nothing happened")
 	b.get("/requests/req_lost").want(t, 200, "The hub stopped before a machine was found.")
 	b.get("/requests/req_0007").want(t, 200, "served")
 }
@@ -243,7 +256,7 @@ func testHubUsage(t *testing.T, tn *town) {
 	}
 	for _, by := range []string{"hour", "day", "week"} {
 		page := op.get("/operator/usage?by="+by).want(t, 200, "2 members made calls", ">Members</th>", `<span class="word">400 out</span></dd>`, "tiny", "<code>NOT_IN_CIRCLE</code>",
-			`href="/operator/usage.csv?by=`+by, `<td class="n" data-n="2">2</td></tr>`, `aria-current="page">Usage</a>`)
+			`href="/operator/usage.csv?by=`+by, `<td class="n">2</td></tr>`, `aria-current="page">Usage</a>`)
 		rows, err := csv.NewReader(strings.NewReader(op.get("/operator/usage.csv?by="+by).want(t, 200).body)).ReadAll()
 		check(t, err)
 		if len(rows) != 5 || strings.Join(rows[2], " ") != "hub model tiny 2 1 1 0 1000 400   0" || rows[3][2] != "'=large" || rows[4][2] != "NOT_IN_CIRCLE" {

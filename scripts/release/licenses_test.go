@@ -27,7 +27,7 @@ func TestLicenses(t *testing.T) {
 	text := value(os.ReadFile(r.licensesFile()))(t)
 	for _, part := range []string{
 		"github.com/ebitengine/purego v", "@node-llama-cpp/linux-", "MIT License\n\nCopyright (c) 2023-2026 The ggml authors\n\nPermission is hereby granted",
-		"Copyright 2024 Mozilla Foundation", "Copyright (c) 2024 Gilad S.", "SIL OPEN FONT LICENSE", "uPlot",
+		"Copyright 2024 Mozilla Foundation", "Copyright (c) 2024 Gilad S.", "SIL OPEN FONT LICENSE", "marked",
 		"Redistribution and use in source and binary forms", "its library  [1] [2]\n", "==== [1]\n\nCopyright 2009 The Go Authors.",
 	} {
 		if !strings.Contains(string(text), part) {

@@ -203,7 +203,7 @@
       try {
         const fresh = await load(address, id, signal);
         if (signal.aborted) return;
-        if (!fresh) return location.assign(address); // the session ended, or the hub refuses
+        if (!fresh) return location.replace(address); // another page: of a call, or to sign in
         replace(fresh);
         found.textContent = fresh.querySelector("[data-found]")?.textContent ?? "";
       } catch { /* aborted, or without a connection: the next key asks again */ }

@@ -83,7 +83,7 @@ const conversation = (said, titles, { edit, again, remove, choose }) => {
   function finishAnswer(article, answer) {
     const { meta, k, others } = article.parts;
     meta.replaceChildren();
-    if (answer.error) meta.append(refusal(answer.error, answer.id, answer.text || answer.thinking ? "The answer broke off" : "No answer"));
+    if (answer.error) meta.append(refusal(answer.error, answer.id, answer.text || answer.thinking ? "The answer was interrupted" : "The call failed"));
     if (answer.stopped) meta.append("You stopped this answer. ");
     if (answer.open) meta.append("This answer is not complete. ");
     if (answer.meta) meta.append(answer.meta);
@@ -94,7 +94,7 @@ const conversation = (said, titles, { edit, again, remove, choose }) => {
     article.append(tools);
   }
 
-  // Returns why a call was refused or broke off, with a link to its explanation. Errors that are
+  // Returns why a call failed, with a link to its explanation. Errors that are
   // not the hub's have the title unknown.
   function refusal(error, id, unknown) {
     const title = titles[error.code];

@@ -239,7 +239,7 @@
     state.textContent = turn.answers.some((answer) => answer.stopped) ? "Stopped." : "";
     if (turn.answers.every((answer) => !answer.text && !answer.thinking && !answer.open)) {
       const failed = turn.answers.find((answer) => answer.error);
-      if (failed) refused.replaceChildren(element("div", "notice problem", element("p", "", view.refusal(failed.error, failed.id, "No answer"))));
+      if (failed) refused.replaceChildren(element("div", "notice problem", element("p", "", view.refusal(failed.error, failed.id, "The call failed"))));
       undo();
       showFrom(k);
       if (turn.message === chat.turns.length) writeAgain(turn, k); // else it is shown, with an earlier answer
