@@ -242,7 +242,7 @@ func (w *walk) hours() {
 	w.until("ben is outside the sharing hours", func() bool { _, code, _ := w.call(w.benKey, "llama3"); return code == "outside_sharing_hours" })
 	w.until("the refusal is listed", func() bool {
 		ben.open("/requests")
-		return ben.text("#requests .state.bad") == "Outside sharing hours"
+		return strings.Contains(ben.text("#requests tbody"), "Outside sharing hours")
 	})
 	w.look(ben, "requests")
 	ben.leads(200, clickOn("#requests tbody a"))

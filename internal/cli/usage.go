@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -96,7 +97,7 @@ func (a *app) showUsage(title string, page api.UsagePage, side api.UsageSide) {
 		}
 	}
 	const columns = " CALLS FAILED TOKENS-IN TOKENS-OUT WAITED FIRST-P50 P95"
-	a.table("MODEL"+columns, convert(side.Models, func(m api.UsageOfModel) []string { return row(m.Model, m.UsageSum) }))
+	a.table("MODEL"+columns, convert(side.Models, func(m api.UsageOfModel) []string { return row(cmp.Or(m.Model, "(not read)"), m.UsageSum) }))
 	a.tableIfAny("MACHINE"+columns, convert(side.Machines, func(m api.UsageOfMachine) []string {
 		if m.Name == "" {
 			return row("(gone)", m.UsageSum)

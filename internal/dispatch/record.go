@@ -25,10 +25,11 @@ func (d *Dispatcher) Finished(call *gateway.Call, out gateway.Outcome) {
 	}
 }
 
-// Refused records a call that the gateway refused before Do. A call over its rate limit
-// gets no trace, because a flood of such calls would displace the other traces.
+// Refused records a call that the gateway refused before Do (spec/api.md#usage). A call over
+// its rate limit is not recorded, because a flood of such calls would displace the others.
 func (d *Dispatcher) Refused(call *gateway.Call, out gateway.Outcome) {
 	if out.Code != string(fault.RateLimitExceeded) {
+		d.cfg.Ledger.End(usageOf(call, out))
 		d.cfg.Traces.Add(tracesOf(call, out))
 	}
 }

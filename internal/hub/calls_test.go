@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -55,9 +56,9 @@ func TestProgramIsRecorded(t *testing.T) {
 	}
 }
 
-// A refusal before the routing leaves a trace for its caller, without content; a wrong
-// key identifies no caller, and calls over the rate leave none.
-func TestRefusedBeforeRoutingLeavesATrace(t *testing.T) {
+// A refusal before the routing leaves a trace for its caller and a record of usage, without
+// content; a wrong key identifies no caller, and calls over the rate leave none.
+func TestRefusedBeforeRoutingIsRecorded(t *testing.T) {
 	r := newRig(t, Config{Edge: gateway.Config{Rate: gateway.Rate{PerSecond: 1e-9, Burst: 3}}})
 	_, secret := r.member("bob")
 	member := assert.Value(r.kept.MemberByName(t.Context(), "bob"))(t)
@@ -84,4 +85,12 @@ func TestRefusedBeforeRoutingLeavesATrace(t *testing.T) {
 			t.Errorf("%d: %+v", i, s)
 		}
 	}
+	assert.OK(t, r.ledger.Flush(t.Context()))
+	var codes []string
+	for _, u := range assert.Value(r.kept.Usage(t.Context()))(t) {
+		assert.That(t, u.MemberID == member.ID && u.MachineID == "" && u.Model == "", u)
+		codes = append(codes, u.Code)
+	}
+	slices.Sort(codes)
+	assert.Same(t, codes, []string{"invalid_request", "invalid_request", "model_not_found"})
 }

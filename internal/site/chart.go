@@ -186,11 +186,12 @@ func (view chartView) parts(sum api.UsageOfDay, all []api.UsagePart) (parts []ba
 			}
 			return calls
 		}
+		unnamed := map[api.Split]string{api.ByModel: "(not read)", api.ByMember: "(gone)"}[view.Split]
 		rest := of(sum.Calls, sum.TokensIn, sum.TokensOut)
 		for i, p := range all {
 			if j := slices.IndexFunc(sum.Parts, func(part api.UsagePart) bool { return part.Name == p.Name }); j >= 0 {
 				value := of(sum.Parts[j].Calls, sum.Parts[j].TokensIn, sum.Parts[j].TokensOut)
-				add(fmt.Sprint("part-", i+1), cmp.Or(p.Name, "(gone)"), value)
+				add(fmt.Sprint("part-", i+1), cmp.Or(p.Name, unnamed), value)
 				rest -= value
 			}
 		}

@@ -150,7 +150,7 @@ func TestChartViews(t *testing.T) {
 	sums[0].FirstP50MS, sums[0].FirstP95MS, sums[1].WaitedMS = 300, 2000, 1500
 	for name, want := range map[string][]string{
 		"":              {"10 served", "30 served", "40 served"},
-		"calls-model":   {"1 a, 9 b", "20 a, 2 (gone), 8 others", "21 a, 9 b, 2 (gone), 8 others"},
+		"calls-model":   {"1 a, 9 b", "20 a, 2 (not read), 8 others", "21 a, 9 b, 2 (not read), 8 others"},
 		"tokens":        {"100 in, 10 out", "300 in, 30 out", "400 in, 40 out"},
 		"tokens-member": {"11 a, 99 b", "220 a, 22 (gone), 88 others", "231 a, 99 b, 22 (gone), 88 others"},
 		"waits":         {"none", "1.5 s waited", "1.5 s waited"},

@@ -180,7 +180,7 @@ func (side usageSide) of(data usageData, now time.Time) usageSide {
 		side.Chart.Legend = data.View.parts(api.UsageOfDay{UsageSum: side.Side.Total}, nil)
 	}
 	side.Heat = heatOf(side.Side.Week, data.Zone)
-	addTable(&side, "model", "Model", side.Side.Models, func(m api.UsageOfModel) usageRow { return usageRow{m.Model, "", m.UsageSum} })
+	addTable(&side, "model", "Model", side.Side.Models, func(m api.UsageOfModel) usageRow { return usageRow{cmp.Or(m.Model, "(not read)"), "", m.UsageSum} })
 	addTable(&side, "machine", "Machine", side.Side.Machines, func(m api.UsageOfMachine) usageRow {
 		return usageRow{cmp.Or(m.Name, "(gone)"), m.Owner, m.UsageSum}
 	})
