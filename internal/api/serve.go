@@ -164,7 +164,7 @@ func (a *API) answer(l *line, r *http.Request, body []byte, late error) (answer 
 	if l.may == members {
 		secret, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
 		if !ok {
-			return nil, fault.New(fault.InvalidAPIKey, "no API key: send Authorization: Bearer with an API key or a machine's credential")
+			return nil, fault.New(fault.InvalidAPIKey, "no valid API key: send Authorization: Bearer with an API key or a machine's credential")
 		}
 		if caller, err = a.Identify(r.Context(), secret); err != nil {
 			return nil, err

@@ -24,7 +24,7 @@ var codes = map[Code]struct {
 	InvalidRequest:           {400, "Invalid request", "The request cannot be understood: `message` says why and `param` names the member at fault. For audio also: no machine in the region offers any speech model. Sending it again does not help."},
 	ContextLengthExceeded:    {400, "Prompt too long", "The prompt is longer than the model's context: \"prompt is too long: N tokens > M maximum\", if the engine reports the numbers. Send less, or choose a model with a longer context."},
 	PreviousResponseNotFound: {400, "Previous response not found", "The response that is referred to, or named in the path, is unknown, has expired, was deleted, was not stored, or is another member's."},
-	InvalidAPIKey:            {401, "Invalid key", "The key is missing, is no kith key, is unknown or revoked, or headers have different ones; or it expired, or is of a region that this hub does not know (`message` says so). Hosted only."},
+	InvalidAPIKey:            {401, "Invalid key", "The key is missing, wrong or revoked, or two headers carry different ones; or it expired, or is of a region that this hub does not know (`message` says so). Hosted only."},
 	ForbiddenOrigin:          {403, "Origin not allowed", "A web page, or a request under a foreign Host, reached the local surface. Local only."},
 	RouteNotFound:            {404, "Nothing at this address", "No such path; `message` names the nearest right one. Check whether the base URL should include `/v1`."},
 	MethodNotAllowed:         {405, "Method not allowed", "The path does not take this method; `Allow` says which it takes."},

@@ -27,7 +27,7 @@ type Config struct {
 	Backend Backend
 	// Identify returns the caller for a key or machine credential. It gets the secret as
 	// received and returns a *fault.Fault: invalid_api_key for any secret that is not
-	// valid now (so that the caller does not learn whether it ever was), another code if
+	// valid now (a RefusedKey, so that the caller does not learn why), another code if
 	// that is not known. If Identify is nil, the surface is the local one and needs no
 	// key (spec/api.md#local-no-key).
 	Identify func(ctx context.Context, secret string) (fleet.Caller, error)

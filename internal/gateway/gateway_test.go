@@ -100,7 +100,7 @@ func keys(_ context.Context, secret string) (fleet.Caller, error) {
 	case "kith_test_unsure":
 		return fleet.Caller{}, fault.New(fault.CascadeExhausted, "cannot confirm the key just now")
 	default:
-		return fleet.Caller{}, fault.New(fault.InvalidAPIKey, "the API key is unknown")
+		return fleet.Caller{}, fault.New(fault.InvalidAPIKey, "%s", RefusedKey("").Message)
 	}
 }
 
@@ -211,13 +211,13 @@ func TestRefusalsOfTheHostedEdge(t *testing.T) {
 		"method":             {ask("GET", "/v1/chat/completions", ""), 405, fault.MethodNotAllowed, "POST"},
 		"method, no key":     {ask("DELETE", "/v1/models", "", "Authorization", ""), 405, fault.MethodNotAllowed, "GET"},
 		"preflight":          {ask("OPTIONS", "/v1/chat/completions", ""), 405, fault.MethodNotAllowed, "POST"},
-		"no key":             {ask("POST", "/v1/chat/completions", chatRequest, "Authorization", ""), 401, fault.InvalidAPIKey, "no API key: send Authorization: Bearer KEY; create one at Keys (/applications)"},
-		"wrong key":          {ask("POST", "/v1/chat/completions", chatRequest, "Authorization", "", "Authorization", "Bearer kith_x"), 401, fault.InvalidAPIKey, "unknown"},
-		"two keys":           {ask("POST", "/v1/chat/completions", chatRequest, "X-Api-Key", "kith_x"), 401, fault.InvalidAPIKey, "different API keys"},
-		"two keys, one good": {ask("GET", "/v1/models", "", "Authorization", "", "Authorization", "Bearer kith_x", "X-Api-Key", goodKey), 401, fault.InvalidAPIKey, "different API keys"},
-		"two bearers":        {ask("POST", "/v1/chat/completions", chatRequest, "Authorization", "Bearer kith_x"), 401, fault.InvalidAPIKey, "different API keys"},
-		"basic":              {ask("POST", "/v1/chat/completions", chatRequest, "Authorization", "", "Authorization", "Basic abc"), 401, fault.InvalidAPIKey, "no API key"},
-		"x-api-key on chat":  {ask("POST", "/v1/chat/completions", chatRequest, "Authorization", "", "X-Api-Key", goodKey), 401, fault.InvalidAPIKey, "no API key"},
+		"no key":             {ask("POST", "/v1/chat/completions", chatRequest, "Authorization", ""), 401, fault.InvalidAPIKey, "create one at Keys (/applications)"},
+		"wrong key":          {ask("POST", "/v1/chat/completions", chatRequest, "Authorization", "", "Authorization", "Bearer kith_x"), 401, fault.InvalidAPIKey, "create one at Keys (/applications)"},
+		"two keys":           {ask("POST", "/v1/chat/completions", chatRequest, "X-Api-Key", "kith_x"), 401, fault.InvalidAPIKey, "create one at Keys (/applications)"},
+		"two keys, one good": {ask("GET", "/v1/models", "", "Authorization", "", "Authorization", "Bearer kith_x", "X-Api-Key", goodKey), 401, fault.InvalidAPIKey, ""},
+		"two bearers":        {ask("POST", "/v1/chat/completions", chatRequest, "Authorization", "Bearer kith_x"), 401, fault.InvalidAPIKey, "create one at Keys (/applications)"},
+		"basic":              {ask("POST", "/v1/chat/completions", chatRequest, "Authorization", "", "Authorization", "Basic abc"), 401, fault.InvalidAPIKey, ""},
+		"x-api-key on chat":  {ask("POST", "/v1/chat/completions", chatRequest, "Authorization", "", "X-Api-Key", goodKey), 401, fault.InvalidAPIKey, ""},
 		"unsure":             {ask("POST", "/v1/chat/completions", chatRequest, "Authorization", "", "Authorization", "Bearer kith_test_unsure"), 503, fault.CascadeExhausted, "confirm"},
 		"completions":        {ask("POST", "/v1/completions", chatRequest), 501, fault.NotImplemented, "/v1/chat/completions"},
 		"completions no key": {ask("POST", "/v1/completions", chatRequest, "Authorization", ""), 401, fault.InvalidAPIKey, ""},
@@ -241,6 +241,12 @@ func TestRefusalsOfTheHostedEdge(t *testing.T) {
 			}
 		})
 	}
+	one, _ := do(h, ask("POST", "/v1/chat/completions", chatRequest, "Authorization", ""))
+	two, _ := do(h, ask("POST", "/v1/chat/completions", chatRequest, "Authorization", "", "Authorization", "Bearer kith_x"))
+	hide := func(w *httptest.ResponseRecorder) string {
+		return strings.ReplaceAll(w.Body.String(), w.Header().Get("X-Correlation-ID"), "")
+	}
+	assert.Equal(t, hide(one), hide(two), "a missing and a wrong key are told apart", one.Body, two.Body)
 }
 
 // Every fault of the table is answered with its status and code in both envelopes,

@@ -8,17 +8,21 @@ import (
 	"github.com/kith/kith/internal/fleet"
 )
 
+// RefusedKey returns the fault for a missing, wrong or revoked key, and for two different
+// keys: the caller does not learn which it was (spec/api.md#check-key). Its message names
+// the page at base where keys are created.
+func RefusedKey(base string) *fault.Fault {
+	return fault.New(fault.InvalidAPIKey, "the API key is missing, wrong or revoked: "+
+		"create one at Keys (%s/applications) and send it as Authorization: Bearer", base)
+}
+
 // identify identifies the caller of a hosted request. No other function reads its key.
 // x-api-key alone is enough only on routes that accept it; if a request has two keys,
 // they must be equal on every route.
 func (r *request) identify() error {
 	secret, ok := secretOf(r.Header, r.route.takesAPIKey())
 	if !ok {
-		what := "no API key: send Authorization: Bearer KEY"
-		if secret != "" {
-			what = "the headers have different API keys: send one, as Authorization: Bearer KEY"
-		}
-		return fault.New(fault.InvalidAPIKey, "%s; create one at Keys (%s/applications)", what, r.edge.cfg.Base)
+		return RefusedKey(r.edge.cfg.Base)
 	}
 	caller, err := r.edge.cfg.Identify(r.Context(), secret)
 	if err != nil {
@@ -75,26 +79,23 @@ func (r *request) setProgram() {
 	}
 }
 
-// secretOf returns the secret in the headers. If ok is false, there is none, or the headers
-// disagree and secret is one of them.
+// secretOf returns the secret in the headers; ok is false if there is none or if there
+// are two different ones.
 func secretOf(h http.Header, apiKeyHeader bool) (secret string, ok bool) {
 	for _, value := range h["Authorization"] {
 		scheme, credential, _ := strings.Cut(value, " ")
 		credential = strings.TrimSpace(credential)
 		if !strings.EqualFold(scheme, "Bearer") || credential == "" || secret != "" && secret != credential {
-			return secret, false
+			return "", false
 		}
 		secret = credential
 	}
 	bearer := secret != ""
 	for _, value := range h["X-Api-Key"] {
 		if value == "" || secret != "" && secret != value {
-			return secret, false
+			return "", false
 		}
 		secret = value
 	}
-	if !bearer && !apiKeyHeader {
-		return "", false
-	}
-	return secret, secret != ""
+	return secret, bearer || apiKeyHeader && secret != ""
 }

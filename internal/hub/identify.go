@@ -30,16 +30,8 @@ const (
 	maxCachedKeys = 100_000
 )
 
-// badKey returns the fault for a secret that is not valid now (spec/api.md#check-key). Its
-// message depends on the text of the secret alone, so that the caller does not learn whether
-// a key once existed.
-func (h *Hub) badKey(secret string) *fault.Fault {
-	what := "this is not a kith key: send one that begins with kith_"
-	if strings.HasPrefix(secret, string(credential.APIKey)) {
-		what = "the API key is unknown or revoked: copy all of it"
-	}
-	return fault.New(fault.InvalidAPIKey, "%s, or create one at Keys (%s/applications)", what, h.cfg.Edge.Base)
-}
+// badKey returns the common fault for a missing, wrong or revoked key.
+func (h *Hub) badKey() *fault.Fault { return gateway.RefusedKey(h.cfg.Edge.Base) }
 
 // expiredKey returns the fault for an expired key (spec/api.md#expired-key).
 func (h *Hub) expiredKey(k account.Key) *fault.Fault {
@@ -103,7 +95,7 @@ func (k *keyring) clear() {
 func (h *Hub) Identify(ctx context.Context, secret string) (fleet.Caller, error) {
 	parsed, err := credential.Parse(secret)
 	if err != nil {
-		return fleet.Caller{}, h.badKey(secret)
+		return fleet.Caller{}, h.badKey()
 	}
 	if parsed.Region() != h.cfg.Region {
 		return fleet.Caller{}, h.otherRegion(parsed)
@@ -114,7 +106,7 @@ func (h *Hub) Identify(ctx context.Context, secret string) (fleet.Caller, error)
 	case holds && last.known():
 		return last.caller, nil
 	case holds:
-		return fleet.Caller{}, h.badKey(secret)
+		return fleet.Caller{}, h.badKey()
 	}
 	isKnown := func() {}
 	if !last.known() { // a known secret is no guess, even if others at the same address are guessing
@@ -125,7 +117,7 @@ func (h *Hub) Identify(ctx context.Context, secret string) (fleet.Caller, error)
 	found, err := h.lookUp(ctx, parsed)
 	if errors.Is(err, account.ErrNotFound) {
 		h.keys.put(hash, holder{until: time.Now().Add(cacheFor)}, age)
-		return fleet.Caller{}, h.badKey(secret)
+		return fleet.Caller{}, h.badKey()
 	}
 	isKnown()
 	if err != nil {
@@ -139,7 +131,7 @@ func (h *Hub) Identify(ctx context.Context, secret string) (fleet.Caller, error)
 // the secret except its text (spec/api.md#other-region).
 func (h *Hub) otherRegion(secret credential.Secret) error {
 	if kind := secret.Kind(); kind != credential.APIKey && kind != credential.MachineKey {
-		return h.badKey(secret.Reveal())
+		return h.badKey()
 	}
 	region := secret.Region()
 	next := "use the base URL that was shown with the key"
@@ -191,7 +183,7 @@ func (h *Hub) lookUp(ctx context.Context, secret credential.Secret) (holder, err
 			Member: fleet.MemberID(member.ID), Name: member.Name, Machine: fleet.MachineID(machine.ID),
 		}, until}, nil
 	default:
-		return holder{}, h.badKey(secret.Reveal())
+		return holder{}, h.badKey()
 	}
 }
 
@@ -218,7 +210,7 @@ func (h *Hub) revoked(ctx context.Context, caller fleet.Caller) (*fault.Fault, e
 		_, err = h.records.Key(ctx, caller.KeyID)
 	}
 	if errors.Is(err, account.ErrNotFound) || member.Disabled {
-		return h.badKey(string(credential.APIKey)), nil
+		return h.badKey(), nil
 	}
 	return nil, err
 }
