@@ -12,8 +12,8 @@ import (
 // keys: the caller does not learn which it was (spec/api.md#check-key). Its message names
 // the page at base where keys are created.
 func RefusedKey(base string) *fault.Fault {
-	return fault.New(fault.InvalidAPIKey, "the API key is missing, wrong or revoked: "+
-		"create one at Keys (%s/applications) and send it as Authorization: Bearer", base)
+	return fault.New(fault.InvalidAPIKey, "the API key is missing, wrong or revoked: kith's keys begin with kith_; "+
+		"create one at Keys (%s/applications) and send it as Authorization: Bearer KEY", base)
 }
 
 // identify identifies the caller of a hosted request. No other function reads its key.

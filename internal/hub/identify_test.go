@@ -134,7 +134,7 @@ func TestRefusedKeyNamesThePage(t *testing.T) {
 		ID: "key_1", MemberID: member.ID, Region: "home", Reach: account.ReachAll, Hash: old.Hash(), Created: time.Now(), Expires: time.Now().Add(-time.Hour),
 	})
 	assert.OK(t, err)
-	const bad = "the API key is missing, wrong or revoked: create one at Keys (https://hub.example/applications) and send it as"
+	const bad = "the API key is missing, wrong or revoked: kith's keys begin with kith_; create one at Keys (https://hub.example/applications) and send it as"
 	for sent, want := range map[string]string{
 		"": bad, mistyped(secret): bad, credential.Mint(credential.APIKey, "home").Reveal(): bad,
 		old.Reveal(): "the API key expired on ",
