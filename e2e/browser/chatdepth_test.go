@@ -364,6 +364,16 @@ func TestChatContext(t *testing.T) {
 
 // pdfOf returns a PDF file whose pages have these texts.
 func pdfOf(pages ...string) string {
+	return pdfIn("<</Type/Font/Subtype/Type1/BaseFont/Helvetica>>", pages...)
+}
+
+// japanese is a font of a PDF file whose encoding is one of those that are not in the file.
+const japanese = "<</Type/Font/Subtype/Type0/BaseFont/HeiseiMin-W3/Encoding/UniJIS-UCS2-H/DescendantFonts[" +
+	"<</Type/Font/Subtype/CIDFontType0/BaseFont/HeiseiMin-W3/CIDSystemInfo<</Registry(Adobe)/Ordering(Japan1)/Supplement 2>>" +
+	"/FontDescriptor<</Type/FontDescriptor/FontName/HeiseiMin-W3/Flags 4/FontBBox[0 0 1000 1000]/ItalicAngle 0/Ascent 800/Descent -200/CapHeight 700/StemV 80>>>>]>>"
+
+// pdfIn returns a PDF file whose text is in a font.
+func pdfIn(font string, pages ...string) string {
 	var file strings.Builder
 	var at []int
 	object := func(text string) {
@@ -377,7 +387,7 @@ func pdfOf(pages ...string) string {
 		fmt.Fprintf(&kids, "%d 0 R ", 4+2*i)
 	}
 	object(fmt.Sprintf("<</Type/Pages/Count %d/Kids[%s]>>", len(pages), kids.String()))
-	object("<</Type/Font/Subtype/Type1/BaseFont/Helvetica>>")
+	object(font)
 	for i, text := range pages {
 		object(fmt.Sprintf("<</Type/Page/Parent 2 0 R/MediaBox[0 0 300 300]/Resources<</Font<</F 3 0 R>>>>/Contents %d 0 R>>", 5+2*i))
 		content := ""
@@ -451,6 +461,7 @@ func TestChatFiles(t *testing.T) {
 		"big.log":     {strings.Repeat("line\n", 200_000), "big.log is 1.0 MB; a text file may have 524 KB."},
 		"empty.txt":   {" \n", "empty.txt is empty."},
 		"scan.pdf":    {pdfOf(""), "scan.pdf has no text, only pictures of pages."},
+		"nippon.pdf":  {pdfIn(japanese, `\145\345\147\054`), "nippon.pdf has text in a Chinese, Japanese or Korean encoding"},
 		"broken.pdf":  {"%PDF-1.4 and nothing", "broken.pdf cannot be read as a PDF file."},
 		"picture.png": {"png", "picture.png cannot be added: llama3 takes no images."},
 	} {

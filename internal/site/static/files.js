@@ -39,8 +39,15 @@ function decode(bytes) {
 
 async function textOfPDF(file, { getDocument, PDFWorker }, address, fail) {
   const port = new Worker(address, { type: "module" }), worker = new PDFWorker({ port, verbosity: 0 });
+  let lost = false; // whether text is in a character encoding whose table the file does not have
+  class BinaryDataFactory {
+    async fetch({ kind }) {
+      lost ||= kind === "cMapUrl";
+      throw new Error("no " + kind);
+    }
+  }
   try {
-    const pdf = await getDocument({ data: await file.arrayBuffer(), worker, disableFontFace: true, useSystemFonts: false, useWasm: false }).promise;
+    const pdf = await getDocument({ data: await file.arrayBuffer(), worker, BinaryDataFactory, disableFontFace: true, useSystemFonts: false, useWasm: false }).promise;
     if (pdf.numPages > mostPages) fail("has " + pdf.numPages + " pages; at most " + mostPages + " are read. Add a part of it.");
     let text = "";
     for (let n = 1; n <= pdf.numPages; n++) {
@@ -50,6 +57,7 @@ async function textOfPDF(file, { getDocument, PDFWorker }, address, fail) {
       page.cleanup();
       if (text.length > mostText) fail("has more than " + size(mostText) + " of text. Add a part of it.");
     }
+    if (lost) fail("has text in a Chinese, Japanese or Korean encoding that is not in the file, and that cannot be read here. Add its text instead.");
     if (!text.trim()) fail("has no text, only pictures of pages.");
     return text.trim().replaceAll("\0", "") + "\n";
   } catch (error) {
