@@ -30,9 +30,9 @@ type machineRow struct {
 
 // machineColumns are the columns of the list of machines.
 var machineColumns = []column{
-	{Head: "Name", Name: "name"}, {Head: "State", Name: "state"}, {Head: "Running", Name: "running", Most: true},
-	{Head: "Waiting", Name: "waiting", Most: true}, {Head: "Models", Name: "models", Most: true}, {Head: "Groups"},
-	{Head: "Seen", Name: "seen", Most: true}, {Head: "Actions", Class: "do"},
+	{Head: "Name", Name: "name"}, {Head: "State", Class: "status", Name: "state"}, {Head: "Running", Class: "n", Name: "running", Most: true},
+	{Head: "Waiting", Class: "n", Name: "waiting", Most: true}, {Head: "Models", Name: "models", Most: true}, {Head: "Groups"},
+	{Head: "Seen", Class: "when", Name: "seen", Most: true}, {Head: "Actions", Class: "do"},
 }
 
 // machineList are the rules of the list of machines.

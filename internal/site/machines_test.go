@@ -63,7 +63,7 @@ func TestMachineGroups(t *testing.T) {
 		if test.keepOut != "" {
 			ada.post("/machines/keep-out", "machine", tn.machine.ID, "group", test.keepOut).goes(t, "/machines/"+tn.machine.ID)
 		}
-		ada.get("/machines").want(t, 200, `<td class="names">`+test.cell+"</td><td>now</td>")
+		ada.get("/machines").want(t, 200, ">"+test.cell+`</td><td class="quiet">now</td>`)
 		if page := ada.get("/machines/"+tn.machine.ID).want(t, 200, test.page); strings.Contains(page.body, test.other) {
 			t.Errorf("%+v: the page says %q", test, test.other)
 		}
