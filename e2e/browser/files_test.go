@@ -64,6 +64,7 @@ func TestModelFiles(t *testing.T) {
 			w.machine()
 			w.until("the machine is connected", func() bool { op.open("/machines"); return strings.Contains(op.text("#machines tbody"), "now") })
 			op.leads(200, clickOn("#machines tbody a"))
+			op.leads(200, clickOn("#machine .tabs a[href$='?tab=models']"))
 			machine := run(op, chromedp.Location())
 			shows := func(selector, want string) {
 				t.Helper()

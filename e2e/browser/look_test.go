@@ -103,6 +103,9 @@ func (b *tab) appears(name string) {
 				b.wants(look, "checks.breaks()")
 				b.wants(look, "checks.cut()")
 				b.wants(look, "checks.spills()")
+				if size.width == 390 {
+					b.wants(look, "checks.rows()")
+				}
 				if wide := run(b, chromedp.Evaluate[int64](`document.documentElement.scrollWidth`)); wide > size.width {
 					b.t.Errorf("%s is %d pixels wide on a screen of %d", look, wide, size.width)
 				}

@@ -226,8 +226,19 @@ func (w *walk) hours() {
 	if w.scripts {
 		w.live(machine)
 	}
-	run(op, clickOn("#machine details summary"))
 	w.look(op, "machine")
+	op.open(machine + "?tab=settings")
+	w.look(op, "machine-settings")
+	op.open(machine + "?tab=models")
+	w.look(op, "machine-models")
+	op.open(machine + "#hours-title") // as before the page had tabs
+	if !w.scripts {
+		op.leads(200, clickOn("#hours-title"))
+	}
+	w.until("the hours are there", func() bool { return strings.Contains(op.text("#machine"), "Change its hours") })
+	machine += "?tab=sharing"
+	run(op, clickOn("#machine details summary"))
+	w.look(op, "machine-sharing")
 	day := time.Now().UTC().AddDate(0, 0, 3).Format("Mon")
 	run(op, clickOn("#hours-form input[name=days-0][value="+day+"]"))
 	op.send("#hours-form button", "#hours-form input[name=from-0]", "00:00", "#hours-form input[name=to-0]", "00:00", "#hours-form input[name=timezone]", "UTC")
@@ -265,6 +276,7 @@ func (w *walk) live(machine string) {
 		w.until(selector+" shows "+want, func() bool { return strings.Contains(b.text(selector), want) })
 	}
 	ben.open("/models")
+	op.open(machine + "?tab=settings")
 	shows(op, "#machine [id^=state-]", "ready")
 	w.kith("pause")
 	shows(op, "#machine [id^=state-]", "paused")

@@ -34,7 +34,7 @@ func TestPagesWithinBudget(t *testing.T) {
 		as.header.Set("Accept-Encoding", "gzip")
 	}
 	for _, path := range []string{
-		"/", "/try", "/models", "/models?model=model-0001:70b-instruct-q4_K_M", "/machines", "/machines/mch_001", "/access", "/applications", "/requests",
+		"/", "/try", "/models", "/models?model=model-0001:70b-instruct-q4_K_M", "/machines", "/machines/mch_001", "/machines/mch_001?tab=models", "/access", "/applications", "/requests",
 		"/usage?by=day&days=30", "/usage?by=hour&days=7", "/api", "/notices", "/account", "/docs/commands", "/docs/spec/security",
 		"/operator", "/operator/members", "/operator/machines", "/operator/usage?by=day&days=30", "/operator/audit",
 	} {

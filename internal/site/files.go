@@ -230,7 +230,7 @@ func (s *Site) filesQuestion(v *visit) (question, error) {
 		return question{}, fault.New(fault.InvalidRequest, "there is no such act on model files").WithParam("act")
 	}
 	q := question{
-		Title: fmt.Sprintf(text.title, cmp.Or(in.Model, "a model"), m.Name), Button: text.button, Action: filesPath, Back: "/machines/" + m.ID,
+		Title: fmt.Sprintf(text.title, cmp.Or(in.Model, "a model"), m.Name), Button: text.button, Action: filesPath, Back: machineAddress(m.ID, modelsTab),
 		Field: "machine", Value: m.ID, More: []hiddenField{{"act", string(in.Act)}, {"model", in.Model}}, Cuts: []string{text.cut},
 	}
 	if s.recent(v) {

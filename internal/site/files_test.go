@@ -32,7 +32,7 @@ func someFiles() fleet.ModelFiles {
 // done; what a machine cannot or may not do is said.
 func TestMachineFiles(t *testing.T) {
 	tn := newTown(t, nil)
-	ada, path := tn.as("ada"), "/machines/"+tn.machine.ID
+	ada, path := tn.as("ada"), "/machines/"+tn.machine.ID+"?tab=models"
 	tn.files = someFiles()
 	page := ada.get(path).want(t, 200, ">in memory<", ">not loaded<", "&lt;b&gt;bold", "it needs more memory", "25 %, 1.0 MiB of 4.0 MiB", ">failed<", "it is not there",
 		`aria-label="Unload: words"`, `aria-label="Load: &lt;b&gt;bold"`, `act=remove&amp;model=words"`, `aria-label="Try again: ann/gone"`, `aria-label="Cancel: qwen3-4b"`,
@@ -69,8 +69,8 @@ func TestFileActs(t *testing.T) {
 	for verb, done := range map[string]string{
 		"pull": "this page shows how far it is", "cancel": "what was fetched is deleted", "remove": "words is removed", "load": "words is in memory", "unload": "words is out of memory",
 	} {
-		act(verb, "words").goes(t, page)
-		ada.get(page).want(t, 200, done)
+		act(verb, "words").goes(t, page+"?tab=models")
+		ada.get(page+"?tab=models").want(t, 200, done)
 		ada.get("/machines/files?machine="+tn.machine.ID+"&act="+verb+"&model=words").want(t, 200, "words", `name="act" value="`+verb+`"`)
 	}
 	assert.Equal(t, len(tn.acts), 5, "acts")
@@ -93,13 +93,13 @@ func TestFileActsAreConfirmed(t *testing.T) {
 		send := tn.inProcess("192.0.2.1")
 		form := []string{"machine", tn.machine.ID, "act", "remove", "model", "words"}
 		ada := tn.inProcessAs("192.0.2.1", setCookie(t, send("/signin", "name", "ada", "password", aPassword).header, "kith"))
-		ada(filesPath, form...).goes(t, "/machines/"+tn.machine.ID)
+		ada(filesPath, form...).goes(t, "/machines/"+tn.machine.ID+"?tab=models")
 		time.Sleep(recentFor)
 		acts := len(tn.acts)
 		ada(filesPath, form...).goes(t, "/machines/files?act=remove&machine="+tn.machine.ID+"&model=words")
 		ada(filesPath, append(form, "old", "wrong password")...).want(t, 403, "the current password is wrong")
 		assert.Equal(t, len(tn.acts), acts, "acts without the password")
-		ada(filesPath, append(form, "old", aPassword)...).goes(t, "/machines/"+tn.machine.ID)
+		ada(filesPath, append(form, "old", aPassword)...).goes(t, "/machines/"+tn.machine.ID+"?tab=models")
 		assert.Equal(t, len(tn.acts), acts+1, "acts with it")
 	})
 }

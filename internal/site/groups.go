@@ -24,7 +24,7 @@ type groupsData struct {
 
 // groupColumns are the columns of the list of groups.
 var groupColumns = []column{
-	{Head: "Name", Name: "name"}, {Head: "State", Name: "state"}, {Head: "Kind"},
+	{Head: "Name", Name: "name"}, {Head: "State", Class: "status", Name: "state"}, {Head: "Kind"},
 	{Head: "Members", Class: "n", Name: "members", Most: true}, {Head: "Limits on your machines"}, {Head: "Actions", Class: "do"},
 }
 
@@ -90,7 +90,7 @@ type groupData struct {
 
 // fellowColumns are the columns of the list of a group's members.
 var fellowColumns = []column{
-	{Head: "Member", Name: "name"}, {Head: "Role", Name: "role"}, {Head: "Actions", Class: "do"},
+	{Head: "Member", Name: "name"}, {Head: "Role", Class: "status", Name: "role"}, {Head: "Actions", Class: "do"},
 }
 
 // fellowList are the rules of the list of a group's members.
@@ -113,7 +113,7 @@ func fellowState(m api.GroupMember) words {
 
 // groupMachineColumns are the columns of the list of the machines of a group.
 var groupMachineColumns = []column{
-	{Head: "Machine", Name: "name"}, {Head: "Owner", Name: "owner"}, {Head: "In the group", Name: "state"},
+	{Head: "Machine", Name: "name"}, {Head: "Owner", Name: "owner"}, {Head: "In the group", Class: "status", Name: "state"},
 	{Head: "Actions", Class: "do"},
 }
 

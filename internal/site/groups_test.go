@@ -31,7 +31,7 @@ func testLimitsOnPages(t *testing.T, tn *town) {
 	ada.get("/access/group?group=lab").want(t, 200, "These are now your limits for lab.", "<strong>models tiny; 7 calls a day</strong>")
 	ada.get("/access/group?group=lab&limits=edit").want(t, 200, `<dialog class="panel" id="panel" open`, `placeholder="no limit" value="7"`, `name="models" value="tiny" checked`)
 	ada.get("/access").want(t, 200, "\">models tiny; 7 calls a day <small")
-	ada.get("/machines/"+tn.machine.ID).want(t, 200, "served, models tiny; 7 calls a day")
+	ada.get("/machines/"+tn.machine.ID+"?tab=sharing").want(t, 200, "served, models tiny; 7 calls a day")
 	bob.get("/access/group?group=lab").want(t, 200, "<strong>no limits</strong>")
 	ada.post("/groups/limit", "group", "lab", "models", "tiny", "per_day", "0").want(t, 400, "for no limit send null", `placeholder="no limit" value="0"`)
 	ada.post("/groups/limit", "group", "lab", "models", "", "per_day", "").goes(t, "/access/group?group=lab")
@@ -221,11 +221,11 @@ func testMachinesOfAGroup(t *testing.T, tn *town) {
 	without(bob.get("/access/group?group=lab").want(t, 200, `<span class="state warn">excluded</span>`, pin, undo), exclude)
 	without(ada.get("/access/group?group=lab").want(t, 200, table, `<span class="state warn">excluded</span>`), "/groups/machine")
 	ada.get("/access").want(t, 200, "Only you.")
-	ada.get("/machines/"+tn.machine.ID).want(t, 200, "<strong>lab</strong>: excluded by an admin of the group")
+	ada.get("/machines/"+tn.machine.ID+"?tab=sharing").want(t, 200, "<strong>lab</strong>: excluded by an admin of the group")
 
 	set("none", "box of ada is neither pinned nor excluded in lab any more.")
 	without(eve.get("/access/group?group=lab").want(t, 200), table)
-	ada.get("/machines/"+tn.machine.ID).want(t, 200, "<strong>lab</strong>: served")
+	ada.get("/machines/"+tn.machine.ID+"?tab=sharing").want(t, 200, "<strong>lab</strong>: served")
 	for _, who := range []*browser{ada, eve} { // no page offers it to them
 		who.post("/groups/machine", "group", "lab", "owner", "ada", "machine", "box", "rule", "pinned").want(t, 403, "only an admin of group")
 	}
@@ -265,7 +265,7 @@ func TestPeopleAreListedOnce(t *testing.T) {
 	}
 	ada := tn.as("ada")
 	ada.post("/groups/limit", "group", "lab", "per_day", "4").goes(t, "/access/group?group=lab")
-	ada.post("/machines/keep-out", "machine", "mch_attic", "group", "lab").goes(t, "/machines/mch_attic")
+	ada.post("/machines/keep-out", "machine", "mch_attic", "group", "lab").goes(t, "/machines/mch_attic?tab=sharing")
 	page := ada.get("/access").want(t, 200, "all 2", ">club</a>, <a", "club: no limits<br>lab: 4 calls a day")
 	assert.Equal(t, strings.Count(page.body, `<tr><th scope="row"><a href="/access?member=bob"`), 1, "rows of bob")
 	ada.get("/access?member=bob").want(t, 200, "By groups club, lab, all 2 machines.", `<span>attic</span><span class="muted">club</span>`, `<span>box</span><span class="muted">lab</span>`, `action="/sharing/share"`)

@@ -240,7 +240,7 @@ func (s *Site) concerns(v *visit, machines []api.Machine, now time.Time) (all []
 			idle = append(idle, concern{m.Name + " is paused.", remedy{Text: "Resume", Resume: m.ID}})
 		case len(m.Models) == 0:
 			idle = append(idle, concern{m.Name + " has no model: `kith pull` there fetches one.",
-				remedy{Text: "Pull a model", Href: see.Href + "#files-title"}})
+				remedy{Text: "Pull a model", Href: machineAddress(m.ID, modelsTab) + "#files-title"}})
 		}
 	}
 	if len(idle) > mostConcerns+1 {

@@ -243,7 +243,7 @@ func TestConcerns(t *testing.T) {
 	page := ada.get("/").want(t, 200, "box is paused.", `aria-label="Resume: box is paused."`, "You cannot sign in again yet: set a password.", `aria-label="Set a password: `)
 	assert.Contains(t, page.body, `<input type="hidden" name="machine" value="`+tn.machine.ID+`">`)
 	box.Paused, box.Offers = false, nil
-	ada.get("/").want(t, 200, "box has no model", `href="/machines/`+tn.machine.ID+`#files-title"`)
+	ada.get("/").want(t, 200, "box has no model", `href="/machines/`+tn.machine.ID+`?tab=models#files-title"`)
 }
 
 // TestHasCalled checks that a member who made no call for months is not guided to a first one.

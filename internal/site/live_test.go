@@ -149,7 +149,8 @@ func TestLiveMachines(t *testing.T) {
 	changed := l.expect(false, map[string][]string{"state-" + id: {"paused", "warn"}})
 	assert.That(t, changed.Shape != first.Shape, "a page that offers other buttons has the same shape")
 	ada.get("/machines").want(t, 200, `data-shape="`+changed.Shape+`"`)
-	ada.get("/machines/"+id).want(t, 200, ">paused<", ">420 ms<", ">2</span>")
+	ada.get("/machines/"+id).want(t, 200, ">paused<", ">2</span>", `data-page="/machines/`+id+`"`)
+	ada.get("/machines/"+id+"?tab=models").want(t, 200, ">paused<", ">420 ms<", `data-page="/machines/`+id+`?tab=models"`)
 
 	tn.site.live.lastHeartbeat = time.Time{}
 	tn.site.refresh(now.Add(time.Millisecond))
@@ -464,12 +465,12 @@ func testWhoUsesWhat(t *testing.T, tn *town) {
 	// The calls run by the group. From its creation a share decides about them.
 	a.post("/sharing/share", "with", "bob", "models", "other").goes(t, "/access")
 	a.get("/access").want(t, 200, "Shared with bob. 2 running calls are stopped within 5 seconds. Note: no machine of yours offers")
-	a.post("/machines/keep-out", "machine", tn.machine.ID, "group", "lab").goes(t, "/machines/"+tn.machine.ID)
-	a.get("/machines/"+tn.machine.ID).want(t, 200, "box is kept out of lab. 3 running calls are stopped")
-	a.post("/machines/keep-out", "machine", tn.machine.ID, "group", "lab", "undo", "yes").goes(t, "/machines/"+tn.machine.ID)
-	a.get("/machines/"+tn.machine.ID).want(t, 200, "box may serve lab again")
-	a.post("/machines/keep-out", "machine", tn.machine.ID).goes(t, "/machines/"+tn.machine.ID)
-	a.get("/machines/"+tn.machine.ID).want(t, 200, "box is kept out of every group. 3 running calls are stopped")
+	a.post("/machines/keep-out", "machine", tn.machine.ID, "group", "lab").goes(t, "/machines/"+tn.machine.ID+"?tab=sharing")
+	a.get("/machines/"+tn.machine.ID+"?tab=sharing").want(t, 200, "box is kept out of lab. 3 running calls are stopped")
+	a.post("/machines/keep-out", "machine", tn.machine.ID, "group", "lab", "undo", "yes").goes(t, "/machines/"+tn.machine.ID+"?tab=sharing")
+	a.get("/machines/"+tn.machine.ID+"?tab=sharing").want(t, 200, "box may serve lab again")
+	a.post("/machines/keep-out", "machine", tn.machine.ID).goes(t, "/machines/"+tn.machine.ID+"?tab=sharing")
+	a.get("/machines/"+tn.machine.ID+"?tab=sharing").want(t, 200, "box is kept out of every group. 3 running calls are stopped")
 	a.post("/groups/remove", "group", "lab", "member", "eve").goes(t, "/access/group?group=lab")
 	a.get("/access/group?group=lab").want(t, 200, "Removed. 1 running call is stopped")
 	tn.as("bob").post("/groups/leave", "group", "lab").goes(t, "/access/groups")

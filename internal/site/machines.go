@@ -3,6 +3,7 @@ package site
 import (
 	"cmp"
 	"net/http"
+	"net/url"
 	"path"
 	"slices"
 	"strings"
@@ -30,9 +31,9 @@ type machineRow struct {
 
 // machineColumns are the columns of the list of machines.
 var machineColumns = []column{
-	{Head: "Name", Name: "name"}, {Head: "State", Name: "state"}, {Head: "Running", Name: "running", Most: true},
-	{Head: "Waiting", Name: "waiting", Most: true}, {Head: "Models", Name: "models", Most: true}, {Head: "Groups"},
-	{Head: "Seen", Name: "seen", Most: true}, {Head: "Actions", Class: "do"},
+	{Head: "Name", Name: "name"}, {Head: "State", Class: "status", Name: "state"}, {Head: "Running", Class: "n", Name: "running", Most: true},
+	{Head: "Waiting", Class: "n", Name: "waiting", Most: true}, {Head: "Models", Name: "models", Most: true}, {Head: "Groups"},
+	{Head: "Seen", Class: "when", Name: "seen", Most: true}, {Head: "Actions", Class: "do"},
 }
 
 // machineList are the rules of the list of machines.
@@ -58,6 +59,7 @@ var machineList = listRules[machineRow]{
 // machineData is the content of the page of one machine.
 type machineData struct {
 	api.Machine
+	Tab    string // of machineTabs; empty: the first, with the state and the use
 	Live   liveContent
 	Week   week
 	Rows   []hoursRow
@@ -81,6 +83,35 @@ type groupRow struct {
 
 // machinePath is the page of one machine.
 const machinePath = "/machines/{machine}"
+
+// The tabs of that page besides the first.
+const (
+	modelsTab   = "models"
+	sharingTab  = "sharing"
+	settingsTab = "settings"
+)
+
+// machineAddress returns the address of a tab of a machine's page.
+func machineAddress(id, tab string) string {
+	at := "/machines/" + url.PathEscape(id)
+	if tab != "" {
+		at += "?tab=" + tab
+	}
+	return at
+}
+
+// Address returns the address of a tab.
+func (d machineData) Address(tab string) string { return machineAddress(d.ID, tab) }
+
+// machineTab returns the tab of a machine's page that is asked for, or that has the form
+// that was sent.
+func machineTab(v *visit) string {
+	tab := cmp.Or(v.page.tab, v.form.Get("tab"), v.URL.Query().Get("tab"))
+	if !slices.Contains([]string{modelsTab, sharingTab, settingsTab}, tab) {
+		return ""
+	}
+	return tab
+}
 
 func (s *Site) machinesData(v *visit) (machinesData, error) {
 	machines, noMachines := call(s, v, api.ListMachines, api.None{})
@@ -112,7 +143,7 @@ func (s *Site) machineData(v *visit) (machineData, error) {
 	usage, noUsage := call(s, v, api.MachineUsage, api.MachineID{Machine: m.ID})
 	err = cmp.Or(noGroups, noUsage)
 	now := s.DB.Now()
-	data := machineData{Machine: m, Live: machinesContent(s, s.hubView(now), v.caller()), Rows: hoursRows(m.Hours)}
+	data := machineData{Machine: m, Tab: machineTab(v), Live: machinesContent(s, s.hubView(now), v.caller()), Rows: hoursRows(m.Hours)}
 	if v.Method == http.MethodPost {
 		data.Asked = path.Base(v.URL.Path)
 	}
@@ -233,7 +264,7 @@ func (s *Site) revokeMachineQuestion(v *visit) (question, error) {
 	m, err := s.ownMachine(v, v.URL.Query().Get("machine"))
 	return question{
 		Title: "Revoke " + m.Name + "?", Button: "Revoke the machine", Action: "/machines/revoke",
-		Back: "/machines/" + m.ID, Field: "machine", Value: m.ID,
+		Back: machineAddress(m.ID, settingsTab), Field: "machine", Value: m.ID,
 		Cuts: []string{
 			counted(m.Running, "No call runs on it now.", "1 call that runs on it is stopped.",
 				"%d calls that run on it are stopped."),

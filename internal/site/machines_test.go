@@ -3,6 +3,7 @@ package site
 import (
 	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -18,7 +19,7 @@ import (
 func TestMachinePage(t *testing.T) {
 	tn := newTown(t, nil)
 	ada := tn.as("ada")
-	online := ada.get("/machines/"+tn.machine.ID).want(t, 200, `action="/machines/pause"`, `action="/machines/hours"`, "In use by")
+	online := ada.get("/machines/"+tn.machine.ID).want(t, 200, `action="/machines/pause"`, "In use by")
 	assert.Lacks(t, online.body, "Last seen", "an online machine was last seen")
 	assert.Contains(t, online.body, `<dt>Sealed calls</dt><dd><a href="/docs/privacy">No key</a></dd>`)
 	keyed := *tn.snapshot.Machine(fleet.MachineID(tn.machine.ID))
@@ -28,13 +29,57 @@ func TestMachinePage(t *testing.T) {
 	away := tn.machine
 	away.ID, away.Name, away.Hash = account.NewID("mch_"), "cellar", [32]byte{2}
 	check(t, tn.db.CreateMachine(t.Context(), away))
-	offline := ada.get("/machines/"+away.ID).want(t, 200, "cellar", "Last seen", "offline")
-	for _, form := range []string{`action="/machines/pause"`, `action="/machines/resume"`, `action="/machines/hours"`, `action="/machines/slots"`} {
-		assert.Lacks(t, offline.body, form, "is offered for an offline machine")
+	ada.get("/machines/"+away.ID).want(t, 200, "cellar", "Last seen", "offline")
+	for tab, forms := range map[string][]string{"": {"pause", "resume"}, "sharing": {"hours"}, "settings": {"slots"}} {
+		offline := ada.get(machineAddress(away.ID, tab)).want(t, 200, "cellar")
+		for _, form := range forms {
+			assert.Lacks(t, offline.body, `action="/machines/`+form+`"`, "is offered for an offline machine")
+		}
 	}
 	ada.get("/").want(t, 200, "cellar has never connected.")
 	ada.get("/machines/revoke?machine="+away.ID).want(t, 200, "Revoke cellar?", "No call runs on it now.")
 	tn.as("bob").get("/machines/"+away.ID).want(t, 404, "no machine with the id")
+}
+
+// The page of a machine has tabs: each form is on one, and leads back to it, done or refused;
+// addresses of before there were tabs lead to the tab.
+func TestMachineTabs(t *testing.T) {
+	tn := newTown(t, nil)
+	ada, id := tn.as("ada"), tn.machine.ID
+	tn.files = someFiles()
+	for _, c := range []struct {
+		tab    string
+		titles []string // ids of its titles
+		forms  []string
+		sent   []string // a form of it
+		refuse []string // the same, with a mistake
+	}{
+		{"", []string{"load-title", "users-title"}, []string{"pause"}, []string{"pause", "for", "1h"}, []string{"pause", "for", "soon"}},
+		{"models", []string{"models-title", "files-title"}, []string{"files", "pause"}, []string{"pause", "tab", "models"}, []string{"pause", "tab", "models", "for", "soon"}},
+		{"sharing", []string{"hours-title", "groups-title"}, []string{"hours", "keep-out", "pause"}, []string{"hours"}, []string{"hours", "days-0", "Mon", "from-0", "10:00"}},
+		{"settings", []string{"settings-title", "end-title"}, []string{"slots", "rename", "pause"}, []string{"rename", "name", "box"}, []string{"slots", "slots", "many"}},
+	} {
+		address := machineAddress(id, c.tab)
+		page := ada.get(address).want(t, 200, `<a href="`+address+`" aria-current="page"`)
+		assert.Equal(t, strings.Count(page.body, "aria-current=\"page\"")-strings.Count(page.body, `<a href="/machines" aria-current`), 1, "tabs that are chosen")
+		for _, title := range []string{"load-title", "users-title", "models-title", "files-title", "hours-title", "groups-title", "settings-title", "end-title"} {
+			assert.Equal(t, strings.Contains(page.body, `<h2 id="`+title+`"`), slices.Contains(c.titles, title), title, "on the tab", c.tab)
+		}
+		for _, form := range c.forms {
+			assert.Contains(t, page.body, `action="/machines/`+form+`"`)
+		}
+		send := func(form []string) seen {
+			return ada.post("/machines/"+form[0], append([]string{"machine", id}, form[1:]...)...)
+		}
+		send(c.sent).goes(t, address)
+		send(c.refuse).want(t, 400, `<a aria-current="page" href="`+address+`"`)
+	}
+	for title, tab := range map[string]string{"files-title": "models", "hours-title": "sharing", "settings-title": "settings"} {
+		ada.get("/machines/"+id).want(t, 200, `<a href="`+machineAddress(id, tab)+`" id="`+title+`" data-moved>`)
+	}
+	ada.get("/machines/"+id+"?tab=nonsense").want(t, 200, `<a href="/machines/`+id+`" aria-current="page"`)
+	ada.get("/machines/revoke?machine="+id).want(t, 200, `href="/machines/`+id+`?tab=settings"`)
+	ada.post("/machines/pause", "machine", id, "tab", "//elsewhere").goes(t, "/machines/"+id)
 }
 
 // The list names exactly the groups that give their members access to a machine. The
@@ -61,14 +106,14 @@ func TestMachineGroups(t *testing.T) {
 		box.Groups = test.groups
 		tn.snapshot = tn.snapshot.WithMachine(&box)
 		if test.keepOut != "" {
-			ada.post("/machines/keep-out", "machine", tn.machine.ID, "group", test.keepOut).goes(t, "/machines/"+tn.machine.ID)
+			ada.post("/machines/keep-out", "machine", tn.machine.ID, "group", test.keepOut).goes(t, "/machines/"+tn.machine.ID+"?tab=sharing")
 		}
-		ada.get("/machines").want(t, 200, `<td class="names">`+test.cell+"</td><td>now</td>")
-		if page := ada.get("/machines/"+tn.machine.ID).want(t, 200, test.page); strings.Contains(page.body, test.other) {
+		ada.get("/machines").want(t, 200, ">"+test.cell+`</td><td class="quiet">now</td>`)
+		if page := ada.get("/machines/"+tn.machine.ID+"?tab=sharing").want(t, 200, test.page); strings.Contains(page.body, test.other) {
 			t.Errorf("%+v: the page says %q", test, test.other)
 		}
 		if test.keepOut != "" {
-			ada.post("/machines/keep-out", "machine", tn.machine.ID, "group", test.keepOut, "undo", "yes").goes(t, "/machines/"+tn.machine.ID)
+			ada.post("/machines/keep-out", "machine", tn.machine.ID, "group", test.keepOut, "undo", "yes").goes(t, "/machines/"+tn.machine.ID+"?tab=sharing")
 		}
 	}
 }
@@ -102,7 +147,7 @@ func TestMostModels(t *testing.T) {
 			machine.Offers = append(machine.Offers, fleet.Offer{ID: fleet.ModelID(fmt.Sprint("m", i)), Families: fleet.Families(fleet.Chat)})
 		}
 		tn.snapshot = tn.snapshot.WithMachine(new(machine))
-		page := tn.as("ada").get("/machines/"+tn.machine.ID).want(t, 200)
+		page := tn.as("ada").get("/machines/"+tn.machine.ID+"?tab=models").want(t, 200)
 		assert.Equal(t, strings.Contains(page.body, "A machine offers 256 models at most."), n == 256, n, "models")
 	}
 }

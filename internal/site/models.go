@@ -23,7 +23,7 @@ type modelsData struct {
 
 // modelColumns are the columns of the list of models.
 var modelColumns = []column{
-	{Head: "ID", Name: "id"}, {Head: "Status", Name: "status"}, {Head: "Model", Name: "parameters", Most: true},
+	{Head: "ID", Name: "id"}, {Head: "Status", Class: "status", Name: "status"}, {Head: "Model", Name: "parameters", Most: true},
 	{Head: "Context", Class: "n", Name: "context", Most: true}, {Head: "Tokens/s", Class: "n", Name: "speed", Most: true},
 	{Head: "Capabilities", Class: "spare"}, {Head: "Access", Class: "spare", Name: "access"},
 	{Head: "Machines", Name: "machines", Most: true},

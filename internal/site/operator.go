@@ -140,8 +140,8 @@ type membersData struct {
 // memberColumns are the columns of the list of members. The database sorts by them:
 // account.MemberQuery.
 var memberColumns = []column{
-	{Head: "Name", Name: "name"}, {Head: "State", Name: "state"}, {Head: "Last active", Name: "active", Most: true},
-	{Head: "Machines", Class: "n", Name: "machines", Most: true}, {Head: "Since", Name: "created", Most: true},
+	{Head: "Name", Name: "name"}, {Head: "State", Class: "status", Name: "state"}, {Head: "Last active", Class: "when", Name: "active", Most: true},
+	{Head: "Machines", Class: "n", Name: "machines", Most: true}, {Head: "Since", Class: "when", Name: "created", Most: true},
 	{Head: "Actions", Class: "do"},
 }
 
@@ -347,9 +347,9 @@ type allMachinesData struct {
 
 // allMachinesColumns are the columns of the list of all machines.
 var allMachinesColumns = []column{
-	{Head: "Name", Name: "name"}, {Head: "Owner", Name: "owner"}, {Head: "State", Name: "state"},
+	{Head: "Name", Name: "name"}, {Head: "Owner", Name: "owner"}, {Head: "State", Class: "status", Name: "state"},
 	{Head: "Models", Class: "n", Name: "models", Most: true}, {Head: "Slots", Class: "n", Name: "slots", Most: true},
-	{Head: "Computer", Class: "spare"}, {Head: "Last seen", Name: "seen", Most: true}, {Head: "ID", Class: "spare"},
+	{Head: "Computer", Class: "spare"}, {Head: "Last seen", Class: "when", Name: "seen", Most: true}, {Head: "ID", Class: "spare"},
 }
 
 // allMachinesList are the rules of the list of all machines.

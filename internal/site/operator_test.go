@@ -44,7 +44,7 @@ func testOperator(t *testing.T, tn *town) {
 		t.Error("a member is told of the operator's pages")
 	}
 	op.get("/operator").want(t, 200, "of 4<", ">1 of 1<", "Database", "not OK", "50 a second")
-	op.get("/operator/machines").want(t, 200, "box", "ada", "ready", "<td>now</td>")
+	op.get("/operator/machines").want(t, 200, "box", "ada", "ready", `<td class="quiet">now</td>`)
 	op.get("/operator/machines?q=zzz").want(t, 200, "No machines match")
 	op.get("/operator/audit").want(t, 200, "Nothing yet")
 	op.get("/operator/audit?before=x").want(t, 400, "before is a time")

@@ -29,6 +29,7 @@ type page struct {
 	asks         bool // a confirmation page for the form at its path, which is itself on the page above
 	serve        handler
 	raw          bool   // serve reads the body, which is not a form
+	tab          string // of the page of a machine that has the form; empty: the one that the form names
 	on           string // path of the page with the form; if empty, its own path or the nearest above
 }
 
@@ -72,9 +73,9 @@ func formSaying[In, Out any](path string, route api.Route[In, Out], read func(*v
 	})
 }
 
-// onMachine returns the form as one on the page of the machine that it names.
-func onMachine(form page) page {
-	form.on = machinePath
+// onMachine returns the form as one on a tab of the page of the machine that it names.
+func onMachine(tab string, form page) page {
+	form.on, form.tab = machinePath, tab
 	return form
 }
 
@@ -224,17 +225,17 @@ func memberPages() []page {
 		get(livePath+"machines", liveStream("/machines", machinesContent)),
 		get(livePath+"machines/{machine}", (*Site).machineStream),
 		asks(filesPath, (*Site).filesQuestion),
-		onMachine(post(filesPath, (*Site).changeFiles)),
-		onMachine(form("/machines/pause", api.ControlMachine, pause, "The machine pauses; what runs on it finishes.")),
-		onMachine(form("/machines/resume", api.ControlMachine, resume, "The machine takes calls again.")),
-		onMachine(form("/machines/hours", api.ControlMachine, hours, "The new hours are set, and are shown here when "+
+		onMachine(modelsTab, post(filesPath, (*Site).changeFiles)),
+		onMachine("", form("/machines/pause", api.ControlMachine, pause, "The machine pauses; what runs on it finishes.")),
+		onMachine("", form("/machines/resume", api.ControlMachine, resume, "The machine takes calls again.")),
+		onMachine(sharingTab, form("/machines/hours", api.ControlMachine, hours, "The new hours are set, and are shown here when "+
 			"the machine reports them. Running calls finish.")),
-		onMachine(form("/machines/slots", api.ControlMachine, slots, "The limit is set.")),
-		onMachine(form("/machines/rename", api.RenameMachine, fields, "The machine has its new name.")),
+		onMachine(settingsTab, form("/machines/slots", api.ControlMachine, slots, "The limit is set.")),
+		onMachine(settingsTab, form("/machines/rename", api.RenameMachine, fields, "The machine has its new name.")),
 		asks("/machines/revoke", (*Site).revokeMachineQuestion),
 		formSaying("/machines/revoke", api.RevokeMachine, fields, revokedMachine),
-		onMachine(formSaying("/machines/keep-out", api.KeepMachineOut, keepOut, keptOut)),
-		onMachine(formSaying("/machines/show", api.ShowMachineClass, showClass, shownClass)),
+		onMachine(sharingTab, formSaying("/machines/keep-out", api.KeepMachineOut, keepOut, keptOut)),
+		onMachine("", formSaying("/machines/show", api.ShowMachineClass, showClass, shownClass)),
 
 		get(mapPath, (*Site).mapPage),
 		get(livePath+"home", liveStream("/", homeContent)),

@@ -261,7 +261,7 @@ func (r ownerRow) Tone() string  { return r.state().tone }
 
 // ownerColumns are the columns of the list of what a member can use.
 var ownerColumns = []column{
-	{Head: "Owner", Name: "name"}, {Head: "State", Name: "state"}, {Head: "Access"}, {Head: "Machines"},
+	{Head: "Owner", Name: "name"}, {Head: "State", Class: "status", Name: "state"}, {Head: "Access"}, {Head: "Machines"},
 	{Head: "Models", Name: "models", Most: true}, {Head: "Limits"}, {Head: "Running"},
 }
 
@@ -314,8 +314,8 @@ type invitesData struct {
 
 // inviteColumns are the columns of the list of invites.
 var inviteColumns = []column{
-	{Head: "Code"}, {Head: "State", Name: "state"}, {Head: "Used", Class: "n", Name: "used", Most: true}, {Head: "Limits"},
-	{Head: "Expires", Name: "expires"}, {Head: "Actions", Class: "do"},
+	{Head: "Code"}, {Head: "State", Class: "status", Name: "state"}, {Head: "Used", Class: "n", Name: "used", Most: true}, {Head: "Limits"},
+	{Head: "Expires", Class: "when", Name: "expires"}, {Head: "Actions", Class: "do"},
 }
 
 // inviteState returns the state of an invite.

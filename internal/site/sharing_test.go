@@ -101,7 +101,7 @@ func TestAnInviteOpenedAgain(t *testing.T) {
 func TestHoursEditor(t *testing.T) {
 	tn := newTown(t, nil)
 	ada := tn.as("ada")
-	ada.get("/machines/"+tn.machine.ID).want(t, 200, `aria-label="Open Mon-Sun 00:00-24:00, on the clock of Europe/Lisbon. Machine time: `, "Change its hours",
+	ada.get("/machines/"+tn.machine.ID+"?tab=sharing").want(t, 200, `aria-label="Open Mon-Sun 00:00-24:00, on the clock of Europe/Lisbon. Machine time: `, "Change its hours",
 		`name="days-0" value="Mon" checked>`, `name="days-1" value="Mon">`, `name="from-0" value="00:00"`, `name="to-0" value="00:00"`)
 	post := func(form url.Values) seen {
 		form.Set("machine", tn.machine.ID)
@@ -110,9 +110,9 @@ func TestHoursEditor(t *testing.T) {
 	post(url.Values{
 		"days-0": {"Mon", "Tue", "Wed"}, "from-0": {"18:00"}, "to-0": {"23:00"}, "from-1": {"01:00"}, "to-1": {"02:00"}, // without a day: skipped
 		"days-2": {"Sat"}, "from-2": {"22:00"}, "to-2": {"00:00"}, "timezone": {"Asia/Kolkata"},
-	}).goes(t, "/machines/"+tn.machine.ID)
-	post(url.Values{}).goes(t, "/machines/"+tn.machine.ID)
-	ada.post("/machines/slots", "machine", tn.machine.ID, "slots", "2").goes(t, "/machines/"+tn.machine.ID)
+	}).goes(t, "/machines/"+tn.machine.ID+"?tab=sharing")
+	post(url.Values{}).goes(t, "/machines/"+tn.machine.ID+"?tab=sharing")
+	ada.post("/machines/slots", "machine", tn.machine.ID, "slots", "2").goes(t, "/machines/"+tn.machine.ID+"?tab=settings")
 	hours, zone, always, two := "Mon,Tue,Wed 18:00-23:00; Sat 22:00-00:00", "Asia/Kolkata", "", 2
 	assert.Same(t, tn.controls, []fleet.Control{{Hours: &hours, Timezone: &zone}, {Hours: &always}, {Slots: &two}})
 	post(url.Values{"days-0": {"Mon"}, "from-0": {"10:00"}}).want(t, 400, "cannot read the window", `id="hours-`+tn.machine.ID+`" open="">`)
@@ -184,7 +184,7 @@ func TestSpeed(t *testing.T) {
 	if diff := cmp.Diff([]api.MachineModel{want}, good[api.List[api.Machine]](tn.world, "ada", "GET", "/api/machines", "").Data[0].Models); diff != "" {
 		t.Error(diff)
 	}
-	tn.as("ada").get("/machines/"+tn.machine.ID).want(t, 200, ">37.5<", ">1.50 s<")
+	tn.as("ada").get("/machines/"+tn.machine.ID+"?tab=models").want(t, 200, ">37.5<", ">1.50 s<")
 	tn.as("ada").get("/models?model=tiny").want(t, 200, ">First token<", ">1.5 s<")
 }
 

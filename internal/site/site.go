@@ -341,7 +341,7 @@ func (s *Site) pageWith(form *page) *page {
 func (s *Site) placeOf(v *visit) string {
 	at := s.pageWith(v.page).path
 	if machine := v.form.Get("machine"); at == machinePath && machine != "" {
-		return strings.Replace(at, "{machine}", url.PathEscape(machine), 1)
+		return machineAddress(machine, machineTab(v))
 	} else if at == machinePath {
 		return path.Dir(at)
 	}

@@ -267,7 +267,7 @@ func TestEveryPageRenders(t *testing.T) {
 		}
 	}
 	ada.get("/machines").want(t, 200, "box", "ready")
-	ada.get("/machines/"+tn.machine.ID).want(t, 200, "box", "ready", "Mon-Sun 00:00-24:00", "In use by")
+	ada.get("/machines/"+tn.machine.ID).want(t, 200, "box", "ready", "In use by")
 	ada.get("/models?q=of-a").want(t, 200, "of-ada")
 	ada.get("/models?q=zzz").want(t, 200, "No models match")
 	ada.get("/models?model=of-ado").want(t, 200, "would be refused", "Did you mean", `href="/models?model=of-ada"`, "Accept an invite")

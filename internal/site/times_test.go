@@ -79,7 +79,7 @@ func TestTimesAreLabelled(t *testing.T) {
 	check(t, tn.db.SetMemberOperator(t.Context(), ada, true))
 	seen := 0
 	for _, path := range []string{
-		"/", "/machines", "/machines/" + tn.machine.ID, "/models", "/models?model=tiny", "/access", "/applications", "/usage", "/usage?days=1&by=hour", "/requests", "/requests/req_1", "/requests/req_spent",
+		"/", "/machines", "/machines/" + tn.machine.ID, machineAddress(tn.machine.ID, sharingTab), "/models", "/models?model=tiny", "/access", "/applications", "/usage", "/usage?days=1&by=hour", "/requests", "/requests/req_1", "/requests/req_spent",
 		"/requests?from=2026-11-21T10:30&to=2026-11-22T10:30:00.000Z", "/notices", "/account", "/sessions", "/try",
 		"/operator", "/operator/members", "/operator/machines", "/operator/usage?days=1&by=hour", "/operator/audit",
 	} {

@@ -75,6 +75,19 @@ var checks = {
       `${e.scrollWidth} pixels wide in ${e.clientWidth}: ` + this.name(e));
   },
 
+  // rows finds rows of a list that are more than a few lines on a phone: the state is beside the
+  // name, and half of the rows are three lines at most.
+  rows() {
+    const rows = [...document.querySelectorAll(".list tbody tr")];
+    const wrong = rows.filter((row) => {
+      const state = row.querySelector(".status")?.getBoundingClientRect(), name = row.cells[0].getBoundingClientRect();
+      return state && (state.top >= name.bottom || state.left < name.right - 1);
+    }).map((row) => "the state is not beside the name: " + this.name(row));
+    const tall = rows.map((row) => row.offsetHeight).sort((a, b) => a - b)[rows.length >> 1];
+    if (tall > 90) wrong.push(`half of the rows are over ${tall} pixels high`);
+    return wrong;
+  },
+
   // spills finds text of a picture that leaves its box, left or right.
   spills() {
     return [...document.querySelectorAll("main svg text")].filter((e) => {

@@ -85,13 +85,15 @@
     }
   }
 
-  // On a narrow screen each row becomes a card, and each cell gets a label.
+  // On a narrow screen each row becomes a card, or some lines in a list: each cell gets the
+  // label and the classes of its column.
   function label(root) {
     for (const table of root.querySelectorAll("table.stack:not(.labelled)")) {
-      const heads = [...table.querySelectorAll("thead th")].map((head) => head.textContent);
+      const heads = [...table.querySelectorAll("thead th")];
       for (const row of table.querySelectorAll("tbody tr")) {
         [...row.cells].forEach((cell, i) => {
-          cell.dataset.label = heads[i];
+          cell.dataset.label = heads[i].textContent;
+          cell.classList.add(...heads[i].classList);
           if (cell.textContent.trim() === "–" && !cell.querySelector("[data-live]")) cell.dataset.none = "";
           if (cell.childNodes.length < 2) return;
           const all = document.createElement("div"); // keeps the text of a cell together
