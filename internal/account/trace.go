@@ -53,10 +53,14 @@ type Trace struct {
 	TokensOut int64 `json:"tokens_out,omitzero"`
 }
 
+// minSpeedTokens is the number of tokens from which an answer has a speed: the time of fewer
+// depends mostly on how the network delivered them.
+const minSpeedTokens = 10
+
 // Speed returns the tokens per second of a streamed answer after its first token, or 0 if
-// it is unknown.
+// it is unknown or the answer is too short to measure it.
 func (t *Trace) Speed() float64 {
-	if t.FirstMS == 0 || t.TookMS <= t.FirstMS || t.TokensOut < 2 {
+	if t.FirstMS == 0 || t.TookMS <= t.FirstMS || t.TokensOut < minSpeedTokens {
 		return 0
 	}
 	return float64(t.TokensOut-1) * 1000 / float64(t.TookMS-t.FirstMS)

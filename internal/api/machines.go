@@ -77,7 +77,7 @@ const speedDays = 7
 // LiveMachine returns a machine's current state at the hub, without the fields that come
 // from the store.
 func (a *API) LiveMachine(live *fleet.Machine, now time.Time) Machine {
-	v := viewMachine(account.Machine{ID: string(live.ID), Name: live.Name, KeptOut: live.KeptOut, Created: live.Created}, live, now)
+	v := viewMachine(account.Machine{ID: string(live.ID), Name: live.Name, KeptOut: live.KeptOut, Created: live.Created, LastSeen: live.LastSeen}, live, now)
 	v.Queued = a.Queued(live)
 	return v
 }

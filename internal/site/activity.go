@@ -111,10 +111,15 @@ func accessContent(_ *Site, hub *hubView, who fleet.Caller) liveContent {
 	return out
 }
 
+// notSetUp is the state of a machine that was signed in and has never connected.
+var notSetUp = words{text: "not set up"}
+
 // machineState returns a machine's state as words with a tone. It contains no time: those
 // are separate elements, which the page's script converts to the reader's time zone.
 func machineState(m *api.Machine) words {
 	switch {
+	case !m.Online && m.LastSeen.IsZero():
+		return notSetUp
 	case !m.Online:
 		return availabilityWords("offline")
 	case m.Paused:

@@ -101,6 +101,10 @@ func TestUsedToday(t *testing.T) {
 	ada.get("/access").want(t, 200, "2 calls a day <span class=\"state warn\">used up today")
 	ada.get("/").want(t, 200, "bob has "+spent+" that you allow a day.", "/access?member=bob")
 	tn.as("bob").get("/access/for-you").want(t, 200, "2 calls a day <span class=\"state warn\">used up today") // also on the caller's side
+	tn.models = []api.Model{{ID: "tiny", Availability: "busy", Via: "shared", Owner: "ada", Chat: true}}
+	tn.as("bob").get("/models").want(t, 200, ">used up today</span>")
+	tn.as("bob").get("/try").want(t, 200, "used up today")
+	assert.Lacks(t, tn.as("bob").get("/").body, "wait in line")
 	tn.as("bob").get("/").want(t, 200, "You have "+spent+" a day that ada allows you, until "+string(midnight())+".")
 }
 

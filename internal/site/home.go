@@ -85,6 +85,7 @@ func (s *Site) home(v *visit) (reply, error) {
 	if err := cmp.Or(noKeys, noMachines, noModels, noShares, noInvites, noGroups, noRequests, noUsage); err != nil {
 		return reply{}, err
 	}
+	models.Data = s.markSpent(models.Data, v.caller())
 	now := s.DB.Now()
 	live := homeContent(s, s.hubView(now), v.caller())
 	data := homeData{
@@ -233,7 +234,7 @@ func (s *Site) concerns(v *visit, machines []api.Machine, now time.Time) (all []
 		see := remedy{Text: "View", Href: "/machines/" + m.ID}
 		switch {
 		case !m.Online && m.LastSeen.IsZero():
-			idle = append(idle, concern{m.Name + " has never connected.", remedy{Text: "Connect", Href: "/machines#connect"}})
+			idle = append(idle, concern{m.Name + " is not set up: run `kith serve` there.", see})
 		case !m.Online:
 			idle = append(idle, concern{m.Name + " is offline, last seen " + ago(m.LastSeen, now) + ".", see})
 		case m.Paused:

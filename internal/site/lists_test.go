@@ -57,8 +57,8 @@ func TestListsBeginWithWhatIsOnline(t *testing.T) {
 	tn := newTown(t, nil)
 	for i, name := range []string{"attic", "cellar"} { // older and newer than the box, which is online
 		check(t, tn.db.CreateMachine(t.Context(), account.Machine{ID: "mch_" + name, OwnerID: tn.members["ada"].ID, Name: name, Region: "home",
-			Hash: [32]byte{byte(9 + i)}, Created: time.Now().Add(time.Duration(2*i-1) * time.Hour)}))
-		tn.snapshot = tn.snapshot.WithMachine(&fleet.Machine{ID: fleet.MachineID("mch_" + name), Owner: fleet.MemberID(tn.members["ada"].ID), OwnerName: "ada", Name: name,
+			Hash: [32]byte{byte(9 + i)}, Created: time.Now().Add(time.Duration(2*i-1) * time.Hour), LastSeen: time.Now()}))
+		tn.snapshot = tn.snapshot.WithMachine(&fleet.Machine{ID: fleet.MachineID("mch_" + name), Owner: fleet.MemberID(tn.members["ada"].ID), OwnerName: "ada", Name: name, LastSeen: time.Now(),
 			Offers: []fleet.Offer{{ID: "tiny", Families: fleet.Families(fleet.Chat)}}})
 	}
 	tn.models = []api.Model{{ID: "a", Availability: "offline", Via: "own", Chat: true}, {ID: "b", Availability: "busy", Via: "own", Chat: true}, {ID: "A", Availability: "ready", Via: "own", Chat: true}}

@@ -81,6 +81,9 @@ type groupRow struct {
 	Limits   *api.Limits
 }
 
+// NotSetUp reports whether the machine has never connected.
+func (d machineData) NotSetUp() bool { return machineState(&d.Machine) == notSetUp }
+
 // machinePath is the page of one machine.
 const machinePath = "/machines/{machine}"
 

@@ -27,7 +27,7 @@ func TestMachinePage(t *testing.T) {
 	tn.snapshot = tn.snapshot.WithMachine(&keyed)
 	ada.get("/machines/"+tn.machine.ID).want(t, 200, "<dt>Sealed calls</dt><dd>Yes</dd>")
 	away := tn.machine
-	away.ID, away.Name, away.Hash = account.NewID("mch_"), "cellar", [32]byte{2}
+	away.ID, away.Name, away.Hash, away.LastSeen = account.NewID("mch_"), "cellar", [32]byte{2}, time.Now().Add(-time.Hour)
 	check(t, tn.db.CreateMachine(t.Context(), away))
 	ada.get("/machines/"+away.ID).want(t, 200, "cellar", "Last seen", "offline")
 	for tab, forms := range map[string][]string{"": {"pause", "resume"}, "sharing": {"hours"}, "settings": {"slots"}} {
@@ -36,7 +36,14 @@ func TestMachinePage(t *testing.T) {
 			assert.Lacks(t, offline.body, `action="/machines/`+form+`"`, "is offered for an offline machine")
 		}
 	}
-	ada.get("/").want(t, 200, "cellar has never connected.")
+	fresh := away
+	fresh.ID, fresh.Name, fresh.Hash, fresh.LastSeen = account.NewID("mch_"), "attic", [32]byte{3}, time.Time{}
+	check(t, tn.db.CreateMachine(t.Context(), fresh))
+	notSetUp := ada.get("/machines/"+fresh.ID).want(t, 200, `<span class="state">not set up</span>`, "Run <code>kith serve</code> on it", `href="/machines/revoke?machine=`+fresh.ID)
+	assert.Lacks(t, notSetUp.body, "offline", "a machine that never connected is offline")
+	ada.get("/machines?state=not+set+up").want(t, 200, ">attic</a>", `<span class="state">not set up</span>`)
+	ada.get("/").want(t, 200, "cellar is offline", "attic is not set up: run <code>kith serve</code> there.")
+	tn.operator().get("/operator/machines?state=not+set+up").want(t, 200, "attic")
 	ada.get("/machines/revoke?machine="+away.ID).want(t, 200, "Revoke cellar?", "No call runs on it now.")
 	tn.as("bob").get("/machines/"+away.ID).want(t, 404, "no machine with the id")
 }

@@ -99,7 +99,7 @@ func (s *Site) modelsPage(v *visit) (reply, error) {
 	if err != nil {
 		return reply{title: "Models"}, err
 	}
-	models.Data = s.withOffline(models.Data, v.caller())
+	models.Data = s.markSpent(s.withOffline(models.Data, v.caller()), v.caller())
 	s.AddVariants(models.Data, v.caller())
 	query := v.URL.Query()
 	if id := query.Get("model"); id != "" {
@@ -139,6 +139,27 @@ func (s *Site) modelData(v *visit, id fleet.ModelID, family string, models []api
 		data.Near = nearby(models, id)
 	}
 	return data, err
+}
+
+// markSpent marks the models whose calls of the day the caller has used up on each machine
+// that could serve them. The API lists them as busy, but a call would be refused and not wait.
+func (s *Site) markSpent(models []api.Model, who fleet.Caller) []api.Model {
+	best, now := map[fleet.ModelID]fleet.State{}, s.DB.Now()
+	for m, access := range s.Snapshot().Reach(who.Member, who.Reach) {
+		for i := range m.Offers {
+			offer := &m.Offers[i]
+			if seen, ok := access.State(m, offer, now); ok {
+				best[offer.ID] = max(best[offer.ID], seen.State)
+			}
+		}
+	}
+	models = slices.Clone(models)
+	for i := range models {
+		if best[models[i].ID] == fleet.Spent {
+			models[i].Availability = fleet.Spent.String()
+		}
+	}
+	return models
 }
 
 // withOffline returns the models, which are those of connected machines, and those that the
@@ -347,7 +368,7 @@ func modelsContent(s *Site, _ *hubView, who fleet.Caller) liveContent {
 	if err != nil {
 		s.Log.Warn("cannot notify an open page of the models in reach", "member", string(who.Member), "error", err)
 	}
-	return contentOfModels(s.withOffline(models, who))
+	return contentOfModels(s.markSpent(s.withOffline(models, who), who))
 }
 
 func contentOfModels(models []api.Model) liveContent {

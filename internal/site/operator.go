@@ -377,6 +377,9 @@ func (s *Site) allMachines(v *visit) (allMachinesData, error) {
 	rows := make([]machineLine, len(records))
 	for i, record := range records {
 		row, state := machineLine{Machine: record}, availabilityWords("offline")
+		if record.LastSeen.IsZero() {
+			state = notSetUp
+		}
 		row.kind = state
 		live := snapshot.Machine(fleet.MachineID(record.ID))
 		if live != nil {

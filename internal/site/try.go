@@ -79,6 +79,7 @@ func (s *Site) tryData(v *visit) (tryData, error) {
 	models, err := call(s, v, api.ListModels, api.None{})
 	data := tryData{Titles: titles(), Parts: chatParts(), Said: conversation(v), Ask: lines(v.form.Get("ask")),
 		Model: fleet.ModelID(cmp.Or(v.form.Get("model"), v.URL.Query().Get("model")))}
+	models.Data = s.markSpent(models.Data, v.caller())
 	reached, speeds := s.withOffline(models.Data, v.caller()), s.speeds(v.caller())
 	data.Shape = contentOfModels(reached).shape
 	place := map[fleet.ModelID]int{}

@@ -197,7 +197,7 @@
         const took = (performance.now() - first) / 1000;
         const rate = (tokens || pieces) / took;
         answer.meta = answer.model + (machine ? " on " + machine : "") + " · " + seconds(first - begun) + " to first token" +
-          (pieces > 1 && took > 0 ? " · " + (rate < 10 ? rate.toFixed(1) : Math.round(rate).toLocaleString("en-US")) + " tokens/s" : "");
+          ((tokens || pieces) >= 10 && took > 0 ? " · " + (rate < 10 ? rate.toFixed(1) : Math.round(rate).toLocaleString("en-US")) + " tokens/s" : "");
       }
     }
   }
