@@ -609,6 +609,12 @@ func TestMachines(t *testing.T) {
 		Models: []MachineModel{{ID: "tiny", ContextLength: 512, Slots: 2}}, KeptOut: true, Groups: []string{"lab"}, Created: got[0].Created, LastSeen: got[0].LastSeen,
 	}}
 	assert.Same(t, got, want)
+	away, seen := *w.snapshot.Machine(fleet.MachineID(w.machine.ID)), time.Now().Add(-time.Minute).UTC()
+	away.Online, away.LastSeen = false, seen
+	was := w.snapshot
+	w.snapshot = was.WithMachine(&away)
+	assert.Equal(t, good[List[Machine]](w, "ada", "GET", "/api/machines", "").Data[0].LastSeen, seen) // the store may be behind
+	w.snapshot = was
 	for _, body := range []string{`{}`, `{"all":true,"group":"x"}`, `{"undo":true}`} {
 		if got := w.ask("ada", "POST", path+"/keep-out", body); got.status != 400 {
 			t.Errorf("%s: %+v", body, got)

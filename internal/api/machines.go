@@ -77,7 +77,7 @@ const speedDays = 7
 // LiveMachine returns a machine's current state at the hub, without the fields that come
 // from the store.
 func (a *API) LiveMachine(live *fleet.Machine, now time.Time) Machine {
-	v := viewMachine(account.Machine{ID: string(live.ID), Name: live.Name, KeptOut: live.KeptOut, Created: live.Created, LastSeen: live.LastSeen}, live, now)
+	v := viewMachine(account.Machine{ID: string(live.ID), Name: live.Name, KeptOut: live.KeptOut, Created: live.Created}, live, now)
 	v.Queued = a.Queued(live)
 	return v
 }
@@ -102,6 +102,8 @@ func viewMachine(record account.Machine, live *fleet.Machine, now time.Time) Mac
 	v.Open, v.Slots, v.Running = live.Hours.Open(now), live.Slots, live.Load.InFlight()
 	if live.Online {
 		v.LastSeen = now.UTC()
+	} else if live.LastSeen.After(v.LastSeen) { // the store may be half an hour behind
+		v.LastSeen = live.LastSeen.UTC()
 	}
 	for _, o := range live.Offers {
 		model := MachineModel{ID: o.ID, ModelFacts: o.Facts, ContextLength: o.ContextLength, Slots: o.Slots}
