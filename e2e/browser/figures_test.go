@@ -121,7 +121,7 @@ func (w *walk) refusedTry() {
 	op.see("Your vm")
 	w.look(op, "request-served")
 	op.openTo("/requests/req_none", http.StatusNotFound)
-	op.see("nothing is known of a call")
+	op.see("no call \"req_none\" of yours")
 	w.look(op, "request-unknown")
 	op.open("/machines")
 	op.leads(200, clickOn("#machines tbody a"))

@@ -188,8 +188,8 @@ type CallID struct {
 func (a *API) explainCall(ctx context.Context, c fleet.Caller, in CallID) (CallTrace, error) {
 	s, err := a.Trace(ctx, in.Call, string(c.Member))
 	if err != nil {
-		return CallTrace{}, NotFound(err, "nothing is known of a call %.80q of yours or on your machines: if it ended just now, ask again in 2 seconds; what happened to calls is kept for %d days; "+
-			"a call whose key was refused (401) belongs to no member, and one over the rate (429) is not kept", in.Call, int(account.TraceLife.Hours()/24))
+		return CallTrace{}, NotFound(err, "no call %.80q of yours or on your machines: a call is listed within 2 seconds of its end, and kept for %d days; "+
+			"one whose key was refused (401) or that was over the rate limit (429) is not", in.Call, int(account.TraceLife.Hours()/24))
 	}
 	if s.KeyID != "" {
 		machines, err := a.DB.Machines(ctx, string(c.Member))

@@ -230,7 +230,7 @@ func answerWords(t *api.CallTrace, try *account.Attempt) string {
 	}
 	words := "answered after " + duration(end)
 	if first > 0 && duration(first) != duration(end) {
-		words = fmt.Sprintf("began to answer after %s, and was done after %s", duration(first), duration(end))
+		words = fmt.Sprintf("began to answer after %s and finished after %s", duration(first), duration(end))
 	}
 	return words + strings.TrimPrefix(try.Outcome, account.Answered)
 }

@@ -207,7 +207,7 @@ func (s *Site) recoverByMail(v *visit) (reply, error) {
 	default:
 		s.Log.Warn("mail lost: too many recoveries wait to be looked up", "from", v.from)
 	}
-	return reply{page: "recover", title: "Recover an account", data: recoverData{CanMail: true, Mailed: true}}, nil
+	return reply{page: "recover", title: "Recover your account", data: recoverData{CanMail: true, Mailed: true}}, nil
 }
 
 // mailLinks sends a link to every member with the address. It uses the address as the

@@ -13,7 +13,7 @@ func TestFrontPage(t *testing.T) {
 	for _, rule := range []SignUp{SignUpOpen, SignUpClosed} {
 		tn := newTown(t, func(c *Config) { c.SignUp = rule })
 		front := tn.browser().get("/").want(t, 200, "<h1>Run AI models with people you trust</h1>", `class="network"`, "curl -fsSL "+tn.web.URL+"/install.sh",
-			"What the kith on your machine sends to another machine is encrypted", `<a href="/docs/privacy">`, `href="/signin">Sign in`)
+			"Calls from kith on your machine are encrypted all the way", `<a href="/docs/privacy">`, `href="/signin">Sign in`)
 		assert.Equal(t, strings.Contains(front.body, "Sign up"), rule == SignUpOpen, rule)
 	}
 }

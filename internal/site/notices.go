@@ -98,13 +98,13 @@ func (s *Site) noticeChoices(v *visit) (all []noticeChoice, err error) {
 	off, err := call(s, v, api.GetNotified, api.None{})
 	for _, c := range []noticeChoice{
 		{Kind: account.NoticeInvited, Text: "You are invited to a group"},
-		{Kind: account.NoticeJoined, Text: "A member joined a group of yours"},
-		{Kind: account.NoticeAccess, Text: "Sharing: a new share, a group you joined, a machine of yours that an admin pinned or excluded"},
-		{Kind: account.NoticeSpent, Text: "The calls a day of a share, group or key are used up"},
-		{Kind: account.NoticeFiles, Text: "Models of your machine were changed from elsewhere"},
+		{Kind: account.NoticeJoined, Text: "Someone joined one of your groups"},
+		{Kind: account.NoticeAccess, Text: "Sharing changes: a new share, a group you joined, a machine pinned or excluded by an admin"},
+		{Kind: account.NoticeSpent, Text: "The daily calls of a share, group or key are used up"},
+		{Kind: account.NoticeFiles, Text: "Models on your machine were changed from elsewhere"},
 		{Kind: account.NoticeOffline, Text: "Your machine has been offline for more than an hour"},
-		{Kind: account.NoticeEnding, Text: "Your key ends within 7 days"},
-		{Kind: account.NoticeBackup, Text: "This hub has no good backup of the last 7 days"},
+		{Kind: account.NoticeEnding, Text: "A key expires within 7 days"},
+		{Kind: account.NoticeBackup, Text: "The hub has had no good backup for 7 days"},
 	} {
 		if c.Kind != account.NoticeBackup || v.me.Operator {
 			c.Site, c.Mail = !slices.Contains(off.Site, c.Kind), !slices.Contains(off.Mail, c.Kind)

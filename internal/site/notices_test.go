@@ -41,7 +41,7 @@ func testNoticesPage(t *testing.T, tn *town) {
 
 	// It can be switched off on the site. Only an operator sees the setting for backups,
 	// and without a mail server there is none for mail.
-	account := ada.get("/account").want(t, 200, "Your key ends within 7 days", `name="site" value="offline" checked`)
+	account := ada.get("/account").want(t, 200, "A key expires within 7 days", `name="site" value="offline" checked`)
 	for _, not := range []string{"backup", `name="mail"`} {
 		assert.Lacks(t, account.body, not, "the account page")
 	}
@@ -49,7 +49,7 @@ func testNoticesPage(t *testing.T, tn *town) {
 	ada.get("/account").want(t, 200, "Your choice of notices is kept.", `name="site" value="spent" checked`, `name="site" value="offline" aria-label`)
 	assert.Lacks(t, ada.get("/notices").body, "box has been offline", "a kind that is switched off is listed")
 	ada.post("/account/notices", "kind", "nonsense").want(t, 400, "unknown kind of notice")
-	tn.operator().get("/account").want(t, 200, "This hub has no good backup of the last 7 days")
+	tn.operator().get("/account").want(t, 200, "The hub has had no good backup for 7 days")
 }
 
 // TestNoticesLeadToTheirPages checks that each notice has a link to the page about it: for a

@@ -166,7 +166,7 @@ func visitorPages() []page {
 		post("/signout", (*Site).signOut),
 		get("/signup", (*Site).signUpPage),
 		post("/signup", (*Site).signUp),
-		view("/recover", "recover", "Recover an account", (*Site).recoverData),
+		view("/recover", "recover", "Recover your account", (*Site).recoverData),
 		post("/recover", (*Site).recover),
 		post("/recover/mail", (*Site).recoverByMail),
 		get("/welcome/{code}", (*Site).welcomePage),

@@ -14,7 +14,7 @@ import (
 func TestKeysOfRegions(t *testing.T) {
 	tn := newTown(t, nil)
 	ada := tn.as("ada")
-	if page := ada.get("/applications").want(t, 200, "the base URL"); strings.Contains(page.body, `name="region"`) {
+	if page := ada.get("/applications").want(t, 200, "Base URL for your program"); strings.Contains(page.body, `name="region"`) {
 		t.Error("the only region can be chosen")
 	}
 	tn.api.Regions = map[string]*url.URL{"us": {Scheme: "https", Host: "us.example"}, "asia": {Scheme: "https", Host: "asia.example"}}

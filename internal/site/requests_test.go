@@ -80,7 +80,7 @@ func TestCauseOfARefusal(t *testing.T) {
 			"`attic` of bob began to answer after 500 ms, and was interrupted after 9.0 s."},
 		{account.Trace{Status: 200, Mine: true, TookMS: 1000, Tries: []account.Attempt{attic, desk}}, "`attic` of bob did not take it: busy; your `desk` answered after 1.0 s."},
 		{account.Trace{Status: 200, Mine: true, WaitedMS: 7000, Place: 3, FirstMS: 7100, TookMS: 9000, Tries: []account.Attempt{desk}},
-			"It waited 7.0 s for a machine, from place 3 in line; your `desk` began to answer after 7.1 s, and was done after 9.0 s."},
+			"It waited 7.0 s for a machine, from place 3 in line; your `desk` began to answer after 7.1 s and finished after 9.0 s."},
 		{account.Trace{Status: 200, Caller: "bob", WaitedMS: 20, TookMS: 1000, Tries: []account.Attempt{desk}}, "It waited 20 ms for a machine; your `desk` answered after 1.0 s."},
 		{account.Trace{Caller: "bob", Tries: []account.Attempt{ended(desk, "did not take it: paused")}}, "Your `desk` did not take it: paused."},
 		{account.Trace{Code: "cancelled", Mine: true, TookMS: 2100, Tries: []account.Attempt{ended(attic, "began to answer; the caller left")}},
@@ -140,7 +140,7 @@ func TestStopIsNoRefusal(t *testing.T) {
 			assert.Lacks(t, page.body, "refused before any machine", path)
 		}
 		browser.get("/requests/req_1").want(t, 200, words)
-		browser.get("/requests?outcome=refused").want(t, 200, "No call of the last 7 days matches")
+		browser.get("/requests?outcome=refused").want(t, 200, "No calls match")
 		browser.get("/").want(t, 200, "None in the last 7 days.")
 	}
 	browser := tn.as("ada")
@@ -285,7 +285,7 @@ func TestRequestsFilter(t *testing.T) {
 	}
 	check(t, tn.db.SaveTraces(t.Context(), traces, now))
 	b := tn.as("ada")
-	page := b.get("/requests?model=m&key=key_1&q=ada").want(t, 200, `<option value="key_1" selected>my editor`, `value="m"`, "1,234 in<br>41 out", "20.0 tokens/s")
+	page := b.get("/requests?model=m&key=key_1&q=ada").want(t, 200, `<option value="key_1" selected>my editor`, `value="m"`, "1,234 / 41", ">20.0<")
 	older := next(page, "/requests?before=")
 	if !strings.Contains(older, "model=m") || !strings.Contains(older, "key=key_1") || strings.Count(page.body, `href="/requests/req_`) != 100 || strings.Contains(page.body, "req_0001") {
 		t.Errorf("the next page is %q", older)
@@ -293,7 +293,7 @@ func TestRequestsFilter(t *testing.T) {
 	if rest := b.get(older).want(t, 200); strings.Count(rest.body, `href="/requests/req_`) != 50 || strings.Contains(rest.body, `rel="next"`) {
 		t.Errorf("the last page: %s", rest.body)
 	}
-	b.get("/requests?code=none").want(t, 200, "No call of the last 7 days matches")
+	b.get("/requests?code=none").want(t, 200, "No calls match")
 	b.get("/requests?from=never").want(t, 400, "from is a time")
 	b.get("/requests/req_0000").want(t, 200, "my editor", "1,234 in, 41 out, 20.0 tokens/s", "To first token", "41 tokens, 20.0 tokens/s")
 }

@@ -276,7 +276,7 @@ func (s *Site) visit(v *visit, body []byte, late error) (out reply, err error) {
 	}
 	switch {
 	case allowed == nil, strings.HasPrefix(v.URL.Path, operatorPath) && !v.me.Operator:
-		return reply{}, fault.New(fault.RouteNotFound, "there is no such page")
+		return reply{}, fault.New(fault.RouteNotFound, "there is no such page: check the address for a typo")
 	case v.page == nil && v.Method == http.MethodGet && !strings.HasPrefix(v.URL.Path, devicePath+"/"):
 		v.page = &page{path: v.URL.Path}
 		if i := slices.IndexFunc(s.pages, func(p page) bool { return p.path == v.URL.Path }); i >= 0 {

@@ -232,7 +232,7 @@ func TestSignUpKeepsTheInvite(t *testing.T) {
 	zoe.through(p.at("z", "zoe"), "/signin/provider", "invite", invite).goes(t, "/signup/provider")
 	kept(zoe.get("/signup/provider").want(t, 200), "zoe")
 	kept(zoe.post("/signup/provider", "invite", invite, "name", "bob").want(t, 400, "taken"), "bob")
-	wrong := tn.browser().post("/signup", "invite", invite+"x", "name", "zoe", "password", aPassword).want(t, 404, `id="invite"`, "An invite is needed")
+	wrong := tn.browser().post("/signup", "invite", invite+"x", "name", "zoe", "password", aPassword).want(t, 404, `id="invite"`, "You need an invite")
 	assert.Lacks(t, wrong.body, "shares their machines", "an invite that there is not")
 }
 
@@ -290,7 +290,7 @@ func testSessionsEnd(t *testing.T, tn *town) {
 	for _, b := range []*browser{two, three} {
 		b.post("/signin", "name", "ada", "password", aPassword).goes(t, "/")
 	}
-	page := one.get("/sessions").want(t, 200, "(this one)", "password")
+	page := one.get("/sessions").want(t, 200, "this one", "password")
 	ids := regexp.MustCompile(`name="session" value="([^"]+)"`).FindAllStringSubmatch(page.body, -1)
 	assert.Require(t, len(ids) == 3, len(ids), "sessions")
 	token := two.session().Value

@@ -186,7 +186,7 @@ func TestFirstSteps(t *testing.T) {
 	link := strings.TrimPrefix(must1(tn.site.FirstLink(t.Context())), tn.site.Base)
 	op := tn.browser()
 	op.get("/").want(t, 200, "Sign in")
-	op.get(link).want(t, 200, "The account that you make here runs it")
+	op.get(link).want(t, 200, "The account you create here will run it")
 	for _, at := range []string{"/signin", "/signup"} { // without "ask a member for an invite"
 		op.get(at).want(t, 200, "Sign in")
 	}

@@ -99,7 +99,7 @@ type usageSide struct {
 }
 
 // usageSides are the tabs of /usage.
-var usageSides = []usageSide{{Text: "Your calls", ID: "caller"}, {Text: "Calls on your machines", Name: "owner", ID: "owner"},
+var usageSides = []usageSide{{Text: "Your calls", ID: "caller"}, {Text: "On your machines", Name: "owner", ID: "owner"},
 	{Text: "Given and received", Name: "balance"}}
 
 // usageTable has the sums by model, machine, member or key, those with the most calls.

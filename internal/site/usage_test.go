@@ -74,7 +74,7 @@ func TestUsageCSV(t *testing.T) {
 	}
 
 	// The page shows who called on which machines, and bob sees the other side of it.
-	b.get("/usage?days=7&side=owner&view=tokens").want(t, 200, `id="owner-members"`, ">bob<", ">you<", "days=7&amp;of=member&amp;side=owner", `aria-current="page">Calls on your machines<`,
+	b.get("/usage?days=7&side=owner&view=tokens").want(t, 200, `id="owner-members"`, ">bob<", ">you<", "days=7&amp;of=member&amp;side=owner", `aria-current="page">On your machines<`,
 		`aria-current="true">Tokens<`, `href="/usage?by=day&amp;days=7&amp;view=tokens">Your calls<`, `href="/usage?by=week&amp;days=84&amp;side=owner&amp;view=tokens">12 weeks<`)
 	b.get("/usage?days=7&side=balance").want(t, 200, `id="balance"`, ">bob<")
 	b.get("/usage?side=x").want(t, 404, "no side")
@@ -122,13 +122,13 @@ func testRequestPages(t *testing.T, tn *town) {
 	b.get("/requests?q=req_0007").want(t, 200, `href="/requests/req_0007"`, ">1 call<")
 	assert.Equal(t, strings.Count(b.get("/requests").body, `type="search"`), 1, "search fields")
 	b.get("/requests?before=2026-11-21T10:30:00Z,%00").want(t, 400, "before is a time")
-	none := b.get("/requests/req_none").want(t, 404, "<h1>Call</h1>", "nothing is known of a call", "if it ended just now, ask again in 2 seconds", "401")
+	none := b.get("/requests/req_none").want(t, 404, "<h1>Call</h1>", "no call &#34;req_none&#34; of yours", "within 2 seconds", "401")
 	assert.Lacks(t, none.body, "<dt>", "the page of an unknown call describes one")
 
 	early := account.Trace{CallID: "req_early", MemberID: ada, Started: now, Mine: true, Caller: "ada", Status: 413, Code: "request_too_large", Message: "the body exceeds 33554432 bytes", Endpoint: "/v1/chat/completions"}
 	lost := account.Trace{CallID: "req_lost", MemberID: ada, Started: now, Mine: true, Caller: "ada", Status: 200, Code: account.Interrupted, Model: "m"}
 	check(t, tn.db.SaveTraces(t.Context(), []account.Trace{early, lost}, now))
-	page := b.get("/requests/req_early").want(t, 200, "The body exceeds 33554432 bytes.", "before any machine was looked for", "<code>request_too_large</code> 413", "<title>Call: failed")
+	page := b.get("/requests/req_early").want(t, 200, "The body exceeds 33554432 bytes.", "before the hub looked for a machine", "<code>request_too_large</code> 413", "<title>Call: failed")
 	assert.Equal(t, strings.Count(page.body, ">request_too_large<"), 1, "the code of a call is there once")
 	assert.Lacks(t, page.body, `class="way"`, "a picture of a call to which nothing happened")
 	assert.Lacks(t, page.body, `id="steps"`, "a timeline of a call to which nothing happened")
@@ -225,10 +225,10 @@ func TestUsageInTheReadersZone(t *testing.T) {
 	tn := newTown(t, nil)
 	tn.history()
 	b := tn.as("ada")
-	b.get("/usage?days=7").want(t, 200, "Days and weeks are UTC")
+	b.get("/usage?days=7").want(t, 200, "Days and weeks are in UTC")
 	at, err := url.Parse(b.web.URL)
 	check(t, err)
-	for zone, want := range map[string]string{"Asia/Tokyo": "Days and weeks are those of Asia/Tokyo.", "Mars/Olympus": "Days and weeks are UTC."} {
+	for zone, want := range map[string]string{"Asia/Tokyo": "Days and weeks are in Asia/Tokyo time.", "Mars/Olympus": "Days and weeks are in UTC."} {
 		b.client.Jar.SetCookies(at, []*http.Cookie{{Name: "kith-zone", Value: zone}})
 		b.get("/usage?days=7").want(t, 200, want)
 	}
@@ -255,7 +255,7 @@ func testHubUsage(t *testing.T, tn *town) {
 		check(t, tn.db.RecordUsage(t.Context(), []account.Usage{call}))
 	}
 	for _, by := range []string{"hour", "day", "week"} {
-		page := op.get("/operator/usage?by="+by).want(t, 200, "2 members made calls", ">Members</th>", `<span class="word">400 out</span></dd>`, "tiny", "<code>NOT_IN_CIRCLE</code>",
+		page := op.get("/operator/usage?by="+by).want(t, 200, "2 members made calls", ">Members</th>", `<small>400 out</small></dd>`, "tiny", "<code>NOT_IN_CIRCLE</code>",
 			`href="/operator/usage.csv?by=`+by, `<td class="n">2</td></tr>`, `aria-current="page">Usage</a>`)
 		rows, err := csv.NewReader(strings.NewReader(op.get("/operator/usage.csv?by="+by).want(t, 200).body)).ReadAll()
 		check(t, err)
