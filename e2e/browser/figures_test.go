@@ -109,8 +109,7 @@ func (w *walk) refusedTry() {
 	assert.Contains(w.t, op.text("#refused"), "No machine available CASCADE_EXHAUSTED: each machine", "the chat")
 	id := path.Base(run(op, chromedp.Evaluate[string](`document.querySelector("#refused a").pathname`)))
 	w.until("the request is explained", func() bool {
-		op.open("/requests")
-		op.leads(200, chromedp.SendKeys(chromedp.CSS("#requests-q"), id+"\r"))
+		op.open("/requests?q=" + id)
 		return strings.Contains(op.text("main"), "paused")
 	})
 	op.see("Timeline")
