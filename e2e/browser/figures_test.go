@@ -109,7 +109,9 @@ func (w *walk) refusedTry() {
 	assert.Contains(w.t, op.text("#refused"), "No machine available CASCADE_EXHAUSTED: each machine", "the chat")
 	id := path.Base(run(op, chromedp.Evaluate[string](`document.querySelector("#refused a").pathname`)))
 	w.until("the request is explained", func() bool {
-		op.open("/requests?q=" + id)
+		op.open("/requests")
+		run(op, chromedp.SendKeys(chromedp.CSS("#requests-q"), id)) // the script of lists leads to the call
+		w.until("its page", func() bool { return op.is("location.pathname") == "/requests/"+id })
 		return strings.Contains(op.text("main"), "paused")
 	})
 	op.see("Timeline")

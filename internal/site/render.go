@@ -51,17 +51,18 @@ var assetKinds = map[string]string{
 // assetInCSS matches a file name in a stylesheet, which is replaced by the file's path.
 var assetInCSS = regexp.MustCompile(`url\("([a-z0-9.]+)"\)`)
 
-// commentInCSS matches a comment, except for one with a license, and the space around it.
-var commentInCSS = regexp.MustCompile(`(?s)\s*/\*[^!].*?\*/`)
+// commentInCSS matches a comment, except for one with a license, and the space around it, and
+// the indentation of a line.
+var commentInCSS = regexp.MustCompile(`(?s)\s*/\*[^!].*?\*/|(?m)^ +`)
 
-// bundles are scripts that are served as one without comments, which is fewer requests and fewer
-// bytes. They have no template literals, in which a line could look like a comment.
+// bundles are scripts that are served as one without comments and indentation, which is fewer
+// requests and fewer bytes. No literal in them has more than one line.
 var bundles = map[string][]string{
 	"chat.js": {"markdown.js", "dom.js", "history.js", "tree.js", "said.js", "settings.js", "calls.js", "picker.js", "chats.js", "try.js"},
 }
 
-// commentLine matches a line of a script that is only a comment.
-var commentLine = regexp.MustCompile(`(?m)^ *//.*\n`)
+// commentLine matches a line of a script that is only a comment, or the indentation of another.
+var commentLine = regexp.MustCompile(`(?m)^ *//.*\n|^ +`)
 
 // assets are the static files by path, and assetPaths their paths by name.
 var (
@@ -89,7 +90,7 @@ var (
 			case ".md":
 				continue
 			case ".js":
-				if path.Base(name) == "app.js" { // like the bundles, it has no line in a literal that looks like a comment
+				if path.Base(name) == "app.js" { // like the bundles, it has no literal of several lines
 					a.body = commentLine.ReplaceAll(a.body, nil)
 				}
 			case ".css":
