@@ -507,9 +507,11 @@ func (v screen) under(path string) bool {
 	return v.Path == path || path != "/" && strings.HasPrefix(v.Path, path+"/")
 }
 
-// Joining reports whether the page signs a visitor up by a link or an invite. Such a page
-// has no link to the normal sign-up.
-func (v screen) Joining() bool { return v.under("/welcome") || v.under("/invite") }
+// Joining reports whether the page signs a visitor up by a link or an invite, also after a
+// refused form. Such a page has no link to the normal sign-up, which would lose the code.
+func (v screen) Joining() bool {
+	return v.under("/welcome") || v.under("/invite") || v.Form.Get("link") != "" || v.Form.Get("invite") != ""
+}
 
 // refreshHeader marks a request from a script that loads a page to copy a part of it
 // (static/app.js). It leaves the confirmation message for the next page that the member

@@ -130,6 +130,9 @@ func (s *Site) makeInvite(v *visit) (reply, error) {
 	if err != nil {
 		return reply{}, err
 	}
+	if uses == 0 && strings.TrimSpace(v.form.Get("uses")) != "" { // the API's 0 is one
+		return reply{}, fault.New(fault.InvalidRequest, "an invite is for at least one person").WithParam("uses")
+	}
 	limits, err := v.limits(false)
 	if err != nil {
 		return reply{}, err

@@ -30,6 +30,7 @@ func TestInvitePage(t *testing.T) {
 	if diff := cmp.Diff(api.Limits{Models: []string{"tiny", "other one"}, Hours: "Sat,Sun 00:00-24:00", Concurrent: new(2), PerDay: new(9)}, got); diff != "" {
 		t.Error(diff)
 	}
+	ada.post("/sharing/invite", "uses", "0").want(t, 400, "an invite is for at least one person", `pattern="[0-9]*" value="0"`)
 	// The values of a refused form are still in it, and in no other form.
 	again := ada.post("/sharing/invite", "uses", "3", "per_day", "many", "hours", "Mon 10:00-12:00").want(t, 400, "per_day must be a whole number", `id="invite-per-day" inputmode="numeric" pattern="[0-9]*" placeholder="no limit" value="many"`, `id="uses" inputmode="numeric" pattern="[0-9]*" value="3"`)
 	if strings.Count(again.body, `value="many"`) != 1 {

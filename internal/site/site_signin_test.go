@@ -266,6 +266,9 @@ func TestSignUpRules(t *testing.T) {
 	if page := zoe.get("/invite/"+invite).want(t, 200, "You are invited"); strings.Contains(page.body, `href="/signup"`) {
 		t.Error("the page of an invite has a link to the form that asks for one")
 	}
+	if page := zoe.post("/signup", "name", "zoe", "password", "short", "invite", invite).want(t, 400, "You are invited", "at least 10 characters"); strings.Contains(page.body, `href="/signup"`) {
+		t.Error("the page of a refused sign-up by an invite links to the sign-up without it")
+	}
 	zoe.post("/signup", "name", "zoe", "password", aPassword, "invite", invited.web.URL+"/invite/"+invite).goes(t, "/")
 	zoe.get("/").want(t, 200, "ada shares their machines with you.")
 	zoe.get("/access/for-you").want(t, 200, "<th scope=\"row\">ada</th>")
