@@ -150,7 +150,7 @@ func TestChat(t *testing.T) {
 	op.seen("try-compare")
 	run(op, chromedp.Evaluate[chromedp.Void](`document.querySelector("#compare").value = ""; undefined`))
 	w.engine.Set(enginetest.Behaviour{Text: "regenerated"})
-	run(op, clickOn("#said button[aria-label='Regenerate the answer']"))
+	run(op, clickOn("#said button[aria-label='Regenerate the answer with the chosen model']"))
 	said("regenerated")
 	assert.Lacks(t, op.text("#said"), "edited", "beside the new answer")
 
@@ -366,7 +366,7 @@ func TestChatKeepsWhatIsLeft(t *testing.T) {
 	assert.Contains(t, op.text("#said .assistant .meta"), "This answer is not complete.", "below it")
 
 	w.engine.Set(enginetest.Behaviour{Text: "complete"})
-	run(op, clickOn("#said button[aria-label='Regenerate the answer']"))
+	run(op, clickOn("#said button[aria-label='Regenerate the answer with the chosen model']"))
 	w.answered(1, "complete")
 	assert.Lacks(t, op.text("#said"), "not complete", "once it is")
 
@@ -378,7 +378,7 @@ func TestChatKeepsWhatIsLeft(t *testing.T) {
 	assert.Contains(t, op.text("#said .assistant .meta"), "This answer is not complete.", "where nothing came")
 
 	w.engine.Set(endless)
-	run(op, clickOn("#said button[aria-label='Regenerate the answer']"))
+	run(op, clickOn("#said button[aria-label='Regenerate the answer with the chosen model']"))
 	begins()
 	run(op, clickOn("#stop"))
 	w.until("it is stopped", func() bool { return op.text("#state") == "Stopped." })
@@ -391,7 +391,7 @@ func TestChatKeepsWhatIsLeft(t *testing.T) {
 	}
 
 	w.engine.Set(enginetest.Behaviour{Status: 400, Answer: `{"error":{"message":"no"}}`})
-	run(op, clickOn("#said button[aria-label='Regenerate the answer']"))
+	run(op, clickOn("#said button[aria-label='Regenerate the answer with the chosen model']"))
 	w.until("it is refused", func() bool { return op.text("#refused") != "" && op.text("#send:disabled") == "" })
 	assert.Contains(t, op.text("#said .assistant .text"), "word word", "the answer before the refused one")
 	assert.Equal(t, run(op, chromedp.Evaluate[string](`document.querySelector("#ask").value`)), "", "the field of a message that is shown")
@@ -404,7 +404,7 @@ func TestChatKeepsWhatIsLeft(t *testing.T) {
 	assert.Lacks(t, op.text("#said"), "refused", "the kept chat")
 
 	w.engine.Set(endless) // a chat may be deleted while it runs
-	run(op, clickOn("#said button[aria-label='Regenerate the answer']"))
+	run(op, clickOn("#said button[aria-label='Regenerate the answer with the chosen model']"))
 	begins()
 	run(op, clickOn("#history button[aria-label='Options of the chat left at once']"))
 	run(op, clickOn("#delete"))

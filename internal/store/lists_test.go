@@ -107,6 +107,7 @@ func testMemberLists(t *testing.T, db *store.DB) {
 	ok(t, db.TouchKeys(ctx, map[string]time.Time{"key_1": at(5)}))
 	ok(t, db.RecordUsage(ctx, []account.Usage{
 		{CallID: "req_1", Attempt: 1, Started: at(3), MemberID: "mem_cid", Model: "m"}, {CallID: "req_2", Attempt: 1, Started: at(2), MemberID: "mem_bea", Model: "m"},
+		{CallID: "req_3", Attempt: 1, Started: later(3), MemberID: "mem_dan", Model: "m"}, // in the hour in which dan was created
 	}))
 	for sort, want := range map[string]string{
 		"": "dan cid Ann bea", "-created": "dan cid Ann bea", "created": "bea Ann cid dan", "name": "Ann bea cid dan", "-name": "dan cid bea Ann",
@@ -131,11 +132,10 @@ func testMemberLists(t *testing.T, db *store.DB) {
 	all := must[[]account.MemberActivity](t)(db.ListMembers(ctx, account.MemberQuery{Sort: "name", Most: 9}))
 	var did []string
 	for _, m := range all {
-		last := "never"
-		if !m.Active.IsZero() {
-			last = fmt.Sprint(m.Active.Sub(at(0)))
-		}
-		did = append(did, fmt.Sprintf("%s %t %t %d %s", m.ID, m.Operator, m.Disabled, m.Machines, last))
+		did = append(did, fmt.Sprintf("%s %t %t %d %s", m.ID, m.Operator, m.Disabled, m.Machines, m.Active.Sub(at(0))))
 	}
-	same(t, did, []string{"mem_Ann false false 2 5h0m0s", "mem_bea false false 1 4h0m0s", "mem_cid false true 0 3h0m0s", "mem_dan true false 0 never"})
+	same(t, did, []string{"mem_Ann false false 2 5h0m0s", "mem_bea false false 1 4h0m0s", "mem_cid false true 0 3h0m0s", "mem_dan true false 0 " + later(3).Sub(at(0)).String()})
+	ok(t, db.CreateMember(ctx, account.Member{ID: "mem_eve", Name: "eve", Created: later(4)}))
+	all = must[[]account.MemberActivity](t)(db.ListMembers(ctx, account.MemberQuery{Words: []string{"eve"}, Most: 9}))
+	assert.That(t, len(all) == 1 && all[0].Active.IsZero(), "a member who did nothing", all)
 }

@@ -73,6 +73,9 @@ func (db *DB) ListMembers(ctx context.Context, q account.MemberQuery) ([]account
 		State: q.State, Sort: q.Sort, Skip: int32(q.Skip), Most: int32(q.Most),
 	})
 	return convert(rows, func(r query.ListMembersRow) account.MemberActivity {
+		if r.Active != 0 {
+			r.Active = max(r.Active, r.Created) // the hour of a call begins before it
+		}
 		return account.MemberActivity{
 			Member:   account.Member{ID: r.ID, Name: r.Name, Operator: r.Operator, Disabled: r.Disabled, Created: timeOf(r.Created)},
 			Machines: int(r.Machines), Active: timeOf(r.Active),

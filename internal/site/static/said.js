@@ -90,7 +90,7 @@ const conversation = (said, titles, { edit, again, remove, choose }) => {
     article.querySelector(":scope > .tools")?.remove();
     const tools = element("div", "tools", others);
     if (answer.text && navigator.clipboard) tools.append(markdown.copyButton("the answer", () => answer.text));
-    tools.append(button("Regenerate", "Regenerate the answer", () => again(k)));
+    tools.append(button("Regenerate", "Regenerate the answer with the chosen model", () => again(k)));
     article.append(tools);
   }
 

@@ -525,6 +525,11 @@
   at("export-all").addEventListener("click", () => transfer(async ({ saveJSON }) => saveJSON(await chats.all())));
 
   // Opens the list of all that can be chosen here.
+  function newChat() {
+    clear();
+    go("/try");
+  }
+
   async function findAll() {
     const click = (id) => () => at(id).click();
     (await load("palette")).open({
@@ -532,7 +537,7 @@
       show: (one) => go(address(one)),
       select: (name) => { select(model, name); write(); },
       commands: {
-        "New chat": () => { clear(); go("/try"); }, ...(at("compare-with").hidden ? {} : { "Compare with another model": compareWith }), "Chat settings": click("set-chat"), "View code": showCode,
+        "New chat": newChat, ...(at("compare-with").hidden ? {} : { "Compare with another model": compareWith }), "Chat settings": click("set-chat"), "View code": showCode,
         "Import chats": click("import"), "Export all chats": click("export-all"), "Keyboard shortcuts": click("show-shortcuts"),
       },
     });
@@ -543,6 +548,7 @@
     if (event.defaultPrevented || event.isComposing || altKey) return;
     const typing = event.target.matches("input, select, textarea"), over = document.querySelector("dialog[open], [popover]:popover-open");
     if ((ctrlKey || metaKey) && !shiftKey && key.toLowerCase() === "k") findAll().catch(report);
+    else if ((ctrlKey || metaKey) && shiftKey && key.toLowerCase() === "o") newChat();
     else if (ctrlKey || metaKey) return;
     else if (key === "Escape" && !over && running) running.abort();
     else if (key === "Escape" && !over && editing >= 0) cancelEdit();
