@@ -36,7 +36,7 @@ func TestMachineFiles(t *testing.T) {
 	tn.files = someFiles()
 	page := ada.get(path).want(t, 200, ">in memory<", ">not loaded<", "&lt;b&gt;bold", "it needs more memory", "25 %, 1.0 MiB of 4.0 MiB", ">failed<", "it is not there",
 		`aria-label="Unload: words"`, `aria-label="Load: &lt;b&gt;bold"`, `act=remove&amp;model=words"`, `aria-label="Try again: ann/gone"`, `aria-label="Cancel: qwen3-4b"`,
-		`<option value="qwen3-0.6b">`, "5.0 GiB of its disk are free")
+		`<option value="qwen3-0.6b">`, "5.0 GiB of disk space free")
 	for _, lacks := range []string{"<b>bold", `value="qwen3-30b"`, `aria-label="Try again: qwen3-4b"`} {
 		assert.Lacks(t, page.body, lacks, "the page")
 	}

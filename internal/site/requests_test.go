@@ -189,7 +189,7 @@ func TestOfflineModelIsListed(t *testing.T) {
 	ada, now := tn.as("ada"), time.Now()
 	page := ada.get("/models").want(t, 200, `<a href="/models?model=of-ado"><code>of-ado</code></a>`, `class="state bad">offline</span>`, ">2</span>", "4,096")
 	assert.Lacks(t, page.body, "secret", "a model out of reach is listed")
-	page = ada.get("/models?model=of-ado").want(t, 200, "Machine offline", "2 machines of yours are offline")
+	page = ada.get("/models?model=of-ado").want(t, 200, "2 machines of yours are offline. <small", "machine_offline")
 	assert.Lacks(t, page.body, "Did you mean")
 	check(t, tn.db.SaveTraces(t.Context(), []account.Trace{{CallID: "req_1", MemberID: tn.members["ada"].ID, Started: now, Mine: true, Caller: "ada",
 		Model: "of-ado", Endpoint: "/v1/chat/completions", Status: 404, Code: "model_not_found"}}, now))

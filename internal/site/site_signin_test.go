@@ -239,7 +239,7 @@ func TestSignUpKeepsTheInvite(t *testing.T) {
 // If sign-up is closed, an invite does not promise an account.
 func TestInviteOnAClosedHub(t *testing.T) {
 	ada := newTown(t, func(c *Config) { c.SignUp = SignUpClosed }).as("ada")
-	ada.post("/sharing/invite", "uses", "1", "expires", "1d").want(t, 200, "A member of this hub who accepts it may then use", "Sign-up is closed: who has no account")
+	ada.post("/sharing/invite", "uses", "1", "expires", "1d").want(t, 200, "A member of this hub who accepts it may then use", "Sign-up is closed: anyone without an account")
 }
 
 func TestSignUpRules(t *testing.T) {
