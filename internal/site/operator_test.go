@@ -190,8 +190,9 @@ func TestMembersList(t *testing.T) { onEachStore(t, testMembersList) }
 func testMembersList(t *testing.T, tn *town) {
 	op := tn.operator()
 	op.get("/operator/members?q=ada").want(t, 200, `<td>never</td><td class="n">1</td>`, `aria-label="Actions: ada"`)
-	check(t, tn.db.RecordUsage(t.Context(), []account.Usage{{CallID: "req_1", Attempt: 1, Started: time.Now().Add(-50 * time.Hour), MemberID: tn.members["ada"].ID, Model: "m"}}))
-	op.get("/operator/members?q=ada").want(t, 200, ">2 days ago</time></td><td class=\"n\">1</td>")
+	check(t, tn.db.CreateMember(t.Context(), account.Member{ID: "mem_pat", Name: "pat", Created: time.Now().Add(-100 * time.Hour)}))
+	check(t, tn.db.RecordUsage(t.Context(), []account.Usage{{CallID: "req_1", Attempt: 1, Started: time.Now().Add(-50 * time.Hour), MemberID: "mem_pat", Model: "m"}}))
+	op.get("/operator/members?q=pat").want(t, 200, ">2 days ago</time></td><td class=\"n\">0</td>")
 	tn.as("ada").get("/").want(t, 200)
 	op.get("/operator/members?q=ada").want(t, 200, ">just now</time></td><td class=\"n\">1</td>")
 }
