@@ -39,7 +39,7 @@ func TestProvider(t *testing.T) {
 			b.send("#create-invite")
 			link := b.text("#link")
 			b.open("/account")
-			b.see("Bind an account at Example")
+			b.see("Link your Example account")
 			if scripts {
 				b.inspect("account-provider")
 			}

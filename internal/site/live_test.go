@@ -18,6 +18,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/kith/kith/internal/account"
 	"github.com/kith/kith/internal/api"
 	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/fault"
@@ -282,6 +283,25 @@ func (s *Site) tied() int {
 func (tn *town) sessionOf(b *browser) string {
 	hash := hashOf(b.session().Value)
 	return base64.RawURLEncoding.EncodeToString(hash[:])
+}
+
+// TestRefreshStoresNoSession checks that a script's request for a part of a page does not store
+// the session: what a form puts there at the same time, such as its confirmation, would be lost.
+func TestRefreshStoresNoSession(t *testing.T) {
+	tn := newTown(t, nil)
+	ada := tn.as("ada")
+	stored := func() account.Session {
+		return must1(tn.db.SessionsOf(t.Context(), tn.members["ada"].ID, time.Now()))[0]
+	}
+	changed := stored()
+	changed.Data = append(changed.Data, ' ') // as by another request, after this one loaded it
+	check(t, tn.db.TouchSession(t.Context(), changed))
+	ada.header.Set(refreshHeader, "1")
+	ada.get("/machines").want(t, 200)
+	assert.Equal(t, string(stored().Data), string(changed.Data), "after a refresh")
+	ada.header.Del(refreshHeader)
+	ada.get("/machines").want(t, 200)
+	assert.That(t, string(stored().Data) != string(changed.Data), "a page does not store its session")
 }
 
 // TestLiveExpires checks that an expired session ends its streams, that streams do not

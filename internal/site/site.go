@@ -216,7 +216,7 @@ func (s *Site) handler(p *page) http.Handler {
 			out, err := s.visit(v, body, late)
 			s.answerWith(w, v, out, err)
 		})
-		if strings.HasPrefix(r.URL.Path, livePath) {
+		if strings.HasPrefix(r.URL.Path, livePath) || r.Method == http.MethodGet && r.Header.Get(refreshHeader) != "" {
 			s.loadOnly(answer).ServeHTTP(w, r)
 			return
 		}
@@ -224,8 +224,8 @@ func (s *Site) handler(p *page) http.Handler {
 	})
 }
 
-// loadOnly loads the session without extending it, so that an open page does not keep its
-// member signed in.
+// loadOnly loads the session without storing it again, so that an open page does not keep its
+// member signed in, and does not undo what a form stores at the same time.
 func (s *Site) loadOnly(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		token := ""
