@@ -110,8 +110,12 @@ func (w *walk) refusedTry() {
 	id := path.Base(run(op, chromedp.Evaluate[string](`document.querySelector("#refused a").pathname`)))
 	w.until("the request is explained", func() bool {
 		op.open("/requests")
-		run(op, chromedp.SendKeys(chromedp.CSS("#requests-q"), id)) // the script of lists leads to the call
-		w.until("its page", func() bool { return op.is("location.pathname") == "/requests/"+id })
+		if w.scripts { // that of lists leads to the call
+			run(op, chromedp.SendKeys(chromedp.CSS("#requests-q"), id))
+			w.until("its page", func() bool { return op.is("location.pathname") == "/requests/"+id })
+		} else {
+			op.leads(200, chromedp.SendKeys(chromedp.CSS("#requests-q"), id+"\r"))
+		}
 		return strings.Contains(op.text("main"), "paused")
 	})
 	op.see("Timeline")

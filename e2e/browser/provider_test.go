@@ -57,7 +57,7 @@ func TestProvider(t *testing.T) {
 			}
 			run(b, clickOn("#leave"))
 			b.backAt(s, "/signup/provider")
-			b.see("Example vouches for you as zoe")
+			b.see("You signed in at Example as zoe")
 			if scripts {
 				b.inspect("newcomer")
 			}
