@@ -76,7 +76,7 @@ func TestTracesOf(t *testing.T) {
 		call.Trace.Tries[i].Waited = time.Duration(i) * 20 * time.Second
 	}
 	call.Trace.Machine, call.Trace.Owner, call.Caller.KeyID, call.Stream = also.ID, also.Owner, "key_1", true
-	all := tracesOf(call, gateway.Outcome{Status: 200, Duration: 3 * time.Second, FirstToken: 1500 * time.Millisecond, Frames: 9, TokensIn: 8, TokensOut: 7})
+	all := tracesOf(call, gateway.Outcome{Status: 200, Duration: 3 * time.Second, FirstToken: 1500 * time.Millisecond, Frames: 9, TokensIn: 8, TokensOut: 31})
 
 	byMember := map[string]account.Trace{}
 	for _, s := range all {
@@ -87,10 +87,10 @@ func TestTracesOf(t *testing.T) {
 	if !bob.Mine || bob.WaitedMS != 60_000 || bob.Place != 3 || bob.TookMS != 3000 || len(bob.Decisions) != 2 {
 		t.Errorf("the caller sees %+v", bob)
 	}
-	if bob.KeyID != "key_1" || bob.FirstMS != 1500 || bob.TokensIn != 8 || bob.TokensOut != 7 || bob.Speed() != 4 {
+	if bob.KeyID != "key_1" || bob.FirstMS != 1500 || bob.TokensIn != 8 || bob.TokensOut != 31 || bob.Speed() != 20 {
 		t.Errorf("the caller sees of the answer %+v", bob)
 	}
-	if ann.KeyID != "" || ann.FirstMS != 500 || ann.TokensIn != 8 || ann.TokensOut != 7 {
+	if ann.KeyID != "" || ann.FirstMS != 500 || ann.TokensIn != 8 || ann.TokensOut != 31 {
 		t.Errorf("the owner whose machine served it sees of the answer %+v", ann)
 	}
 	if dan.KeyID != "" || dan.FirstMS != 0 || dan.TokensIn != 0 || dan.TokensOut != 0 {
