@@ -342,8 +342,8 @@ const Interrupted = "interrupted"
 // Cancelled is the Code of a call whose caller left, or read too slowly, before its end.
 const Cancelled = "cancelled"
 
-// Unserved reports whether a call that ended with the code failed. One
-// that its caller stopped did not.
+// Unserved reports whether a call that ended with the code failed. One that its caller
+// stopped did not.
 func Unserved(code string) bool { return code != "" && code != Cancelled }
 
 // TokensHow is the source of the token counts.

@@ -22,25 +22,25 @@ type chartView struct {
 type measure int
 
 const (
-	calls measure = iota
-	tokens
-	firstToken // how long the first token took, for half and for 95 of 100 answers
-	waited
-	weekHours // no bars: the calls by hour of the week
+	ofCalls measure = iota
+	ofTokens
+	ofFirstToken // how long the first token took, for half and for 95 of 100 answers
+	ofWaits
+	ofWeekHours // no bars: the calls by hour of the week
 )
 
 // chartViews are the views of the chart of usage. The first is the default, and the one of
 // all other charts.
 var chartViews = []chartView{
-	{"", "Calls by outcome", calls, ""},
-	{"calls-model", "Calls by model", calls, api.ByModel},
-	{"calls-member", "Calls by member", calls, api.ByMember},
-	{"calls-week", "Calls by hour of the week", weekHours, ""},
-	{"tokens", "Tokens", tokens, ""},
-	{"tokens-model", "Tokens by model", tokens, api.ByModel},
-	{"tokens-member", "Tokens by member", tokens, api.ByMember},
-	{"first", "First token", firstToken, ""},
-	{"waits", "Waits", waited, ""},
+	{"", "Calls by outcome", ofCalls, ""},
+	{"calls-model", "Calls by model", ofCalls, api.ByModel},
+	{"calls-member", "Calls by member", ofCalls, api.ByMember},
+	{"calls-week", "Calls by hour of the week", ofWeekHours, ""},
+	{"tokens", "Tokens", ofTokens, ""},
+	{"tokens-model", "Tokens by model", ofTokens, api.ByModel},
+	{"tokens-member", "Tokens by member", ofTokens, api.ByMember},
+	{"first", "First token", ofFirstToken, ""},
+	{"waits", "Waits", ofWaits, ""},
 }
 
 // chartView returns the view that the address names.
@@ -89,7 +89,7 @@ const (
 
 // chartOf draws a span, one bar for each hour, day or week.
 func chartOf(usage api.UsagePage, sums []api.UsageOfDay, view chartView, now time.Time) usageChart {
-	chart := usageChart{By: usage.By, Zone: usage.Zone, Times: view.Of == firstToken || view.Of == waited}
+	chart := usageChart{By: usage.By, Zone: usage.Zone, Times: view.Of == ofFirstToken || view.Of == ofWaits}
 	total := totalOf(sums)
 	at, err := usage.By.Parse(usage.Since, usage.Zone)
 	for ; err == nil && !at.After(now); at = usage.By.Next(at) {
@@ -167,12 +167,12 @@ func (view chartView) parts(sum api.UsageOfDay, all []api.UsagePart) (parts []ba
 		}
 	}
 	switch {
-	case view.Of == waited:
+	case view.Of == ofWaits:
 		add("part-1", "waited", sum.WaitedMS)
-	case view.Of == firstToken:
+	case view.Of == ofFirstToken:
 		add("part-1", "p50", sum.FirstP50MS)
 		add("part-2", "p95", sum.FirstP95MS-sum.FirstP50MS)
-	case view.Split == "" && view.Of == tokens:
+	case view.Split == "" && view.Of == ofTokens:
 		add("part-1", "in", sum.TokensIn)
 		add("part-2", "out", sum.TokensOut)
 	case view.Split == "":
@@ -181,7 +181,7 @@ func (view chartView) parts(sum api.UsageOfDay, all []api.UsagePart) (parts []ba
 		add("refused", "failed", sum.Refused)
 	default:
 		of := func(calls, in, out int64) int64 {
-			if view.Of == tokens {
+			if view.Of == ofTokens {
 				return in + out
 			}
 			return calls
@@ -197,7 +197,7 @@ func (view chartView) parts(sum api.UsageOfDay, all []api.UsagePart) (parts []ba
 		}
 		add("rest", "others", rest)
 	}
-	if view.Of == firstToken || view.Of == waited {
+	if view.Of == ofFirstToken || view.Of == ofWaits {
 		var ms int64
 		for i := range parts {
 			ms += parts[i].Value

@@ -172,7 +172,7 @@ func TestChartOfTokens(t *testing.T) {
 		{Day: "2026-11-21", UsageSum: api.UsageSum{Calls: 9, TokensIn: 10}}, {Day: "2026-11-22", UsageSum: api.UsageSum{Calls: 1, TokensIn: 500, TokensOut: 500}},
 	}
 	now := time.Date(2026, 11, 22, 13, 0, 0, 0, time.UTC)
-	chart := chartOf(api.UsagePage{By: api.Day, Since: "2026-11-21", Zone: "UTC"}, sums, chartView{Of: tokens}, now)
+	chart := chartOf(api.UsagePage{By: api.Day, Since: "2026-11-21", Zone: "UTC"}, sums, chartView{Of: ofTokens}, now)
 	assert.Equal(t, fmt.Sprint(chart.Most.At.Day(), " ", chart.Most.Total(), " ", chart.Bars[0].Parts[0].Height), "22 1000 2")
 }
 

@@ -59,7 +59,7 @@ var machineList = listRules[machineRow]{
 // machineData is the content of the page of one machine.
 type machineData struct {
 	api.Machine
-	Tab    string // of machineTabs; empty: the first, with the state and the use
+	Tab    string // modelsTab, sharingTab or settingsTab; empty: the first, with the state and the use
 	Live   liveContent
 	Week   week
 	Rows   []hoursRow

@@ -51,9 +51,9 @@ var assetKinds = map[string]string{
 // assetInCSS matches a file name in a stylesheet, which is replaced by the file's path.
 var assetInCSS = regexp.MustCompile(`url\("([a-z0-9.]+)"\)`)
 
-// commentInCSS matches a comment, except for one with a license, and the space around it, and
-// the indentation of a line.
-var commentInCSS = regexp.MustCompile(`(?s)\s*/\*[^!].*?\*/|(?m)^ +`)
+// unservedCSS matches what a stylesheet is served without: a comment, except for one with a
+// license, with the space around it, and the indentation of a line.
+var unservedCSS = regexp.MustCompile(`(?s)\s*/\*[^!].*?\*/|(?m)^ +`)
 
 // bundles are scripts that are served as one without comments and indentation, which is fewer
 // requests and fewer bytes. No literal in them has more than one line.
@@ -61,8 +61,9 @@ var bundles = map[string][]string{
 	"chat.js": {"markdown.js", "dom.js", "history.js", "tree.js", "said.js", "settings.js", "calls.js", "picker.js", "chats.js", "try.js"},
 }
 
-// commentLine matches a line of a script that is only a comment, or the indentation of another.
-var commentLine = regexp.MustCompile(`(?m)^ *//.*\n|^ +`)
+// unservedJS matches what these scripts are served without: a line that is only a comment, and
+// the indentation of another.
+var unservedJS = regexp.MustCompile(`(?m)^ *//.*\n|^ +`)
 
 // assets are the static files by path, and assetPaths their paths by name.
 var (
@@ -80,7 +81,7 @@ var (
 		for name, parts := range bundles {
 			var body []byte
 			for _, part := range parts {
-				body = append(body, commentLine.ReplaceAll(must(files.ReadFile("static/"+part)), nil)...)
+				body = append(body, unservedJS.ReplaceAll(must(files.ReadFile("static/"+part)), nil)...)
 			}
 			add(name, asset{body: body})
 		}
@@ -91,10 +92,10 @@ var (
 				continue
 			case ".js":
 				if path.Base(name) == "app.js" { // like the bundles, it has no literal of several lines
-					a.body = commentLine.ReplaceAll(a.body, nil)
+					a.body = unservedJS.ReplaceAll(a.body, nil)
 				}
 			case ".css":
-				a.body = assetInCSS.ReplaceAllFunc(commentInCSS.ReplaceAll(a.body, nil), func(match []byte) []byte {
+				a.body = assetInCSS.ReplaceAllFunc(unservedCSS.ReplaceAll(a.body, nil), func(match []byte) []byte {
 					return fmt.Appendf(nil, "url(%q)", paths[string(assetInCSS.FindSubmatch(match)[1])])
 				})
 			}

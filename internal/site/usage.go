@@ -115,8 +115,8 @@ type usageRow struct {
 	api.UsageSum
 }
 
-// mostUsageRows is the number of rows of a usageTable, mostBalance that of the comparison.
-const mostUsageRows, mostBalance = 50, 20
+// mostUsageRows is the number of rows of a usageTable, and of the comparison.
+const mostUsageRows = 50
 
 // addTable adds a table of sums, unless there are none.
 func addTable[Sum any](side *usageSide, of, head string, sums []Sum, row func(Sum) usageRow) {
@@ -159,8 +159,8 @@ func (s *Site) usageData(v *visit) (usageData, error) {
 		side.Side = usage.On
 	default:
 		data.Balance = balances(usage)
-		if data.MoreBalance = len(data.Balance) - mostBalance; data.MoreBalance > 0 {
-			data.Balance = data.Balance[:mostBalance]
+		if data.MoreBalance = len(data.Balance) - mostUsageRows; data.MoreBalance > 0 {
+			data.Balance = data.Balance[:mostUsageRows]
 		}
 	}
 	data.Side = side.of(data, s.DB.Now())
@@ -176,7 +176,7 @@ func (v *visit) usageSpan() api.Span {
 // of returns the side with its chart and tables.
 func (side usageSide) of(data usageData, now time.Time) usageSide {
 	side.Chart = chartOf(data.UsagePage, side.Side.Days, data.View, now)
-	if data.View.Of == firstToken { // its total is no sum
+	if data.View.Of == ofFirstToken { // its total is no sum
 		side.Chart.Legend = data.View.parts(api.UsageOfDay{UsageSum: side.Side.Total}, nil)
 	}
 	side.Heat = heatOf(side.Side.Week, data.Zone)
