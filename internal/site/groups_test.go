@@ -104,6 +104,8 @@ func TestUsedToday(t *testing.T) {
 	tn.models = []api.Model{{ID: "tiny", Availability: "busy", Via: "shared", Owner: "ada", Chat: true}}
 	tn.as("bob").get("/models").want(t, 200, ">used up today</span>")
 	tn.as("bob").get("/try").want(t, 200, "used up today")
+	open := modelsContent(tn.site, nil, fleet.Caller{Member: fleet.MemberID(bob)})
+	assert.Equal(t, open.texts["now-0"], words{"used up today", "warn"}, "on an open page")
 	assert.Lacks(t, tn.as("bob").get("/").body, "wait in line")
 	tn.as("bob").get("/").want(t, 200, "You have "+spent+" a day that ada allows you, until "+string(midnight())+".")
 }
