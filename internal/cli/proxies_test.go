@@ -25,6 +25,7 @@ import (
 
 	"github.com/kith/kith/internal/api"
 	"github.com/kith/kith/internal/assert"
+	"github.com/kith/kith/internal/daemon"
 	"github.com/kith/kith/internal/enginetest"
 	"github.com/kith/kith/internal/gateway"
 	"github.com/kith/kith/internal/tunnel"
@@ -71,15 +72,17 @@ var (
 	}}
 )
 
-// start runs the recipe's proxy in front of a hub and returns its address.
-func (c recipe) start(t *testing.T, hub string) (address string, roots *tls.Config) {
+// start runs the recipe's proxy in front of a hub and returns its address and the file of
+// its certificate.
+func (c recipe) start(t *testing.T, hub string) (address, chain string) {
 	t.Helper()
 	if _, err := exec.LookPath(c.command[0]); err != nil {
 		t.Fatalf("%v: make setup-test installs it", err)
 	}
 	text := assert.Value(os.ReadFile(filepath.Join("..", "..", "deploy", "proxies", c.file)))(t)
 	chain, key := selfSigned(t)
-	dir, address := t.TempDir(), enginetest.FreeAddress()
+	dir := t.TempDir()
+	address = enginetest.FreeAddress()
 	both := filepath.Join(dir, "both.pem")
 	var pair []byte
 	for _, file := range []string{chain, key} {
@@ -120,13 +123,14 @@ func (c recipe) start(t *testing.T, hub string) (address string, roots *tls.Conf
 			t.Logf("%s: …%s", c.command[0], all[max(0, len(all)-3000):])
 		}
 	})
-	return address, trusting(t, chain).Transport.(*http.Transport).TLSClientConfig
+	return address, chain
 }
 
 // proxied is a hub behind a proxy, with machines whose tunnels the test opens.
 type proxied struct {
 	*rig
-	secrets []string // of the machines
+	secrets []string             // of the machines
+	daemons [2]daemon.Credential // of the machines that run a real daemon
 	release atomic.Pointer[chan struct{}]
 }
 
@@ -172,13 +176,14 @@ func browser(t *testing.T, n int, secure *tls.Config) *http.Client {
 
 // ask posts a body to the chat route.
 func (p *proxied) ask(client *http.Client, base, body string) (*http.Response, error) {
-	return p.post(client, base, int64(len(body)), func() io.Reader { return strings.NewReader(body) })
+	return p.post(client, base+"/v1/chat/completions", int64(len(body)), func() io.Reader { return strings.NewReader(body) })
 }
 
 // askOfSize posts a body of that many bytes, which is nowhere in memory as a whole.
-func (p *proxied) askOfSize(client *http.Client, base string, size int64) (*http.Response, error) {
-	const head, tail = `{"model":"test-model","messages":[{"role":"user","content":"`, `"}]}`
-	return p.post(client, base, size, func() io.Reader {
+func (p *proxied) askOfSize(client *http.Client, url, model string, size int64) (*http.Response, error) {
+	const tail = `"}]}`
+	head := `{"model":"` + model + `","messages":[{"role":"user","content":"`
+	return p.post(client, url, size, func() io.Reader {
 		return io.MultiReader(strings.NewReader(head), io.LimitReader(xs{}, size-int64(len(head)+len(tail))), strings.NewReader(tail))
 	})
 }
@@ -191,8 +196,8 @@ var manyX = bytes.Repeat([]byte("x"), 32<<10)
 func (xs) Read(p []byte) (int, error) { return copy(p, manyX), nil }
 
 // post sends a body of a known length, which starts again if the request is sent again.
-func (p *proxied) post(client *http.Client, base string, size int64, body func() io.Reader) (*http.Response, error) {
-	req, err := http.NewRequestWithContext(p.t.Context(), http.MethodPost, base+"/v1/chat/completions", body())
+func (p *proxied) post(client *http.Client, url string, size int64, body func() io.Reader) (*http.Response, error) {
+	req, err := http.NewRequestWithContext(p.t.Context(), http.MethodPost, url, body())
 	if err != nil {
 		return nil, err
 	}
@@ -231,17 +236,21 @@ func TestProxies(t *testing.T) {
 		return err
 	})
 	p.signIn("ada")
-	for range tunnels {
+	for i := range tunnels + len(p.daemons) {
 		token, _, err := fetch(t.Context(), p.operator(), "make a token", api.OperatorCreateToken.With(api.NewToken{Member: "ada"}))
 		assert.OK(t, err)
 		saved, err := redeem(t.Context(), toHub(p.base, ""), token.Token)
 		assert.OK(t, err)
-		p.secrets = append(p.secrets, saved.Secret)
+		if i < len(p.daemons) {
+			p.daemons[i] = saved
+		} else {
+			p.secrets = append(p.secrets, saved.Secret)
+		}
 	}
 	for name, c := range map[string]recipe{"nginx": nginxRecipe, "Caddy": caddyRecipe, "HAProxy": haproxyRecipe, "WebSockets only": webSocketsOnly} {
 		t.Run(name, func(t *testing.T) {
-			address, secure := c.start(t, p.listen)
-			p.in(t).check(address, secure, streams, browsers)
+			address, chain := c.start(t, p.listen)
+			p.in(t).check(address, chain, streams, browsers)
 		})
 	}
 	// The hub ends TLS itself.
@@ -251,7 +260,7 @@ func TestProxies(t *testing.T) {
 	p.startHub()
 	t.Run("PROXY header", func(t *testing.T) {
 		address, _ := passesBytes.start(t, p.listen)
-		p.in(t).check(address, trusting(t, chain).Transport.(*http.Transport).TLSClientConfig, streams, browsers)
+		p.in(t).check(address, chain, streams, browsers)
 	})
 }
 
@@ -282,12 +291,13 @@ func TestUnusedConnections(t *testing.T) {
 func (p *proxied) in(t *testing.T) *proxied {
 	r := *p.rig
 	r.t = t
-	return &proxied{rig: &r, secrets: p.secrets}
+	return &proxied{rig: &r, secrets: p.secrets, daemons: p.daemons}
 }
 
 // check opens the tunnels and makes the calls through a proxy.
-func (p *proxied) check(address string, secure *tls.Config, streams, browsers int) {
+func (p *proxied) check(address, chain string, streams, browsers int) {
 	t, base := p.t, "https://"+address
+	secure := trusting(t, chain).Transport.(*http.Transport).TLSClientConfig
 	release := make(chan struct{})
 	p.release.Store(&release)
 	one := browser(t, 0, secure)
@@ -303,15 +313,27 @@ func (p *proxied) check(address string, secure *tls.Config, streams, browsers in
 	})
 	p.openTunnels(base, secure)
 
-	for size, want := range map[int64]int{32 << 20: http.StatusOK, 32<<20 + 4096: http.StatusRequestEntityTooLarge} {
-		res, err := p.askOfSize(one, base, size)
-		assert.OK(t, err, "a body of", size, "bytes")
+	for _, c := range []struct {
+		path string
+		size int64
+		want int
+		code string
+	}{
+		{"/v1/chat/completions", 32 << 20, http.StatusOK, ""},
+		{"/v1/chat/completions", 32<<20 + 4096, http.StatusRequestEntityTooLarge, "request_too_large"},
+		// These bodies are not sealed: only the hub can see that.
+		{"/v1/sealed", 41 << 20, http.StatusBadRequest, "it does not begin with KSEAL1"},
+		{"/v1/sealed", 41<<20 + 4096, http.StatusRequestEntityTooLarge, "request_too_large"},
+	} {
+		res, err := p.askOfSize(one, base+c.path, "test-model", c.size)
+		assert.OK(t, err, c.path, "with", c.size, "bytes")
 		text, _ := io.ReadAll(res.Body)
 		res.Body.Close()
-		if res.StatusCode != want || want != http.StatusOK && !strings.Contains(string(text), "request_too_large") {
-			t.Errorf("a body of %d bytes: %s %s", size, res.Status, text)
+		if res.StatusCode != c.want || !strings.Contains(string(text), c.code) {
+			t.Errorf("%s with %d bytes: %s %s", c.path, c.size, res.Status, text)
 		}
 	}
+	p.sealLargest(base, chain)
 
 	clients := make([]*http.Client, browsers)
 	for i := range clients {
@@ -354,6 +376,43 @@ func (p *proxied) check(address string, secure *tls.Config, streams, browsers in
 	begun.Wait() // all are open at once
 	close(release)
 	ended.Wait()
+}
+
+// sealLargest makes a call of the greatest size at a daemon, which seals it for another
+// one: sealed it is longer than any call in clear (spec/sealed.md#limits).
+func (p *proxied) sealLargest(base, chain string) {
+	t := p.t
+	t.Helper()
+	engine := enginetest.New(enginetest.LlamaCpp, enginetest.Options{
+		Models: []enginetest.Model{{ID: "sealed-model"}}, Behaviour: enginetest.Behaviour{Text: "opened"},
+	})
+	assert.OK(t, engine.Start())
+	t.Cleanup(func() { engine.Close() })
+	local := enginetest.FreeAddress()
+	var desk, lap *rig
+	for i, r := range []**rig{&desk, &lap} {
+		*r = &rig{t: t, home: shortDir(t), hub: p.hub, env: []string{"SSL_CERT_FILE=" + chain}}
+		machine, engines, listen := p.daemons[i], "", local
+		if machine.Hub = base; r == &desk {
+			engines, listen = `"`+engine.URL()+`"`, "127.0.0.1:0"
+		}
+		(*r).write("config.toml", "[engine]\nbuiltin = false\n[discovery]\nenabled = false\nendpoints = ["+engines+"]\n")
+		assert.OK(t, daemon.SaveCredential((*r).home, machine))
+		(*r).daemon = (*r).start("serve", "--listen", listen)
+		t.Cleanup((*r).daemon.kill)
+	}
+	lap.until("a sealed call of the greatest size is served", func() error {
+		res, err := p.askOfSize(http.DefaultClient, "http://"+local+"/v1/chat/completions", "sealed-model", 32<<20)
+		if err != nil {
+			return err
+		}
+		_, err = complete(res, false)
+		return err
+	})
+	var now daemon.Status
+	_, err := control(lap.home).call(t.Context(), "look", request{http.MethodGet, "/status", nil}, &now)
+	assert.OK(t, err)
+	assert.That(t, now.Sealed.Sealed > 0 && now.Sealed.Clear == 0, now.Sealed)
 }
 
 // openTunnels opens the machines' tunnels until the test ends, and waits for them.
