@@ -48,8 +48,8 @@ func await(t *testing.T, what string, holds func() bool) {
 	}
 }
 
-// start runs a program until the test ends and returns what it writes.
-func start(t *testing.T, env []string, program string, args ...string) *bytes.Buffer {
+// start runs a program until the test ends and returns its process.
+func start(t *testing.T, env []string, program string, args ...string) *os.Process {
 	t.Helper()
 	log := new(bytes.Buffer)
 	cmd := exec.Command(program, args...)
@@ -65,7 +65,7 @@ func start(t *testing.T, env []string, program string, args ...string) *bytes.Bu
 			t.Logf("%s %v:\n%s", program, args, log.Bytes()[max(0, log.Len()-4000):])
 		}
 	})
-	return log
+	return cmd.Process
 }
 
 // absolute returns a file of the checkout, which has to be there.
@@ -93,8 +93,15 @@ func llamaServer(t *testing.T, args ...string) string {
 func server(t *testing.T, args ...string) string {
 	t.Helper()
 	address := enginetest.FreeAddress()
+	serverAt(t, address, args...)
+	return "http://" + address
+}
+
+// serverAt runs the real server at the address and returns its process.
+func serverAt(t *testing.T, address string, args ...string) *os.Process {
+	t.Helper()
 	host, port, _ := strings.Cut(address, ":")
-	start(t, nil, absolute(t, "build/llama-server/llama-server", "run make setup-test"), append([]string{"--host", host, "--port", port}, args...)...)
+	process := start(t, nil, absolute(t, "build/llama-server/llama-server", "run make setup-test"), append([]string{"--host", host, "--port", port}, args...)...)
 	await(t, "llama-server", func() bool {
 		resp, err := http.Get("http://" + address + "/health")
 		if err != nil {
@@ -103,7 +110,7 @@ func server(t *testing.T, args ...string) string {
 		resp.Body.Close()
 		return resp.StatusCode == 200
 	})
-	return "http://" + address
+	return process
 }
 
 // network is a hub with one member and a daemon.
@@ -212,16 +219,21 @@ func (n *network) models() (ids []string) {
 	return ids
 }
 
-// post makes a call and returns its status and its complete body; err is that of an
-// answer that ended uncleanly.
-func (n *network) post(ctx context.Context, base, path, body string) (status int, text string, err error) {
+// begin makes a call; the body of its answer is to be read and closed.
+func (n *network) begin(ctx context.Context, base, path, body string) (*http.Response, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, base+path, strings.NewReader(body))
 	if err != nil {
-		return 0, "", err
+		return nil, err
 	}
 	req.Header.Set("Authorization", "Bearer "+n.key)
 	req.Header.Set("Content-Type", "application/json")
-	resp, err := http.DefaultClient.Do(req)
+	return http.DefaultClient.Do(req)
+}
+
+// post makes a call and returns its status and its complete body; err is that of an
+// answer that ended uncleanly.
+func (n *network) post(ctx context.Context, base, path, body string) (status int, text string, err error) {
+	resp, err := n.begin(ctx, base, path, body)
 	if err != nil {
 		return 0, "", err
 	}
@@ -286,6 +298,58 @@ func TestStreamsAreComplete(t *testing.T) {
 	assert.OK(t, json.Unmarshal(atRemote("status", "--json"), &there))
 	assert.That(t, there.Sealed.Clear == 0 && there.Sealed.Sealed > 0, there)
 	t.Logf("%d calls, of which %d were sealed, %d failed", calls, there.Sealed.Sealed, failed.Load())
+}
+
+// A server that dies in mid-answer ends the call with an error, in clear and sealed, and is
+// used again once it runs again.
+func TestServerDies(t *testing.T) {
+	address := enginetest.FreeAddress()
+	run := func() *os.Process {
+		return serverAt(t, address, "-m", absolute(t, "internal/llama/data/tiny.gguf", ""), "--alias", "real", "-np", "2", "-c", "65536")
+	}
+	process := run()
+	n := newNetwork(t, "http://"+address)
+	remote, atRemote := n.daemon("lap")
+	for _, c := range []struct {
+		name, base string
+		stream     bool
+	}{
+		{"in clear, streamed", n.hub, true}, {"in clear", n.hub, false}, {"sealed, streamed", remote, true}, {"sealed", remote, false},
+	} {
+		await(t, "a call "+c.name, func() bool {
+			status, _, err := n.post(t.Context(), c.base, "/v1/chat/completions", chat("real", "Say hello", 4, c.stream))
+			return err == nil && status == 200
+		})
+		var resp *http.Response
+		var failed error
+		begun := make(chan struct{})
+		go func() {
+			defer close(begun)
+			resp, failed = n.begin(t.Context(), c.base, "/v1/chat/completions", longest("real", c.stream))
+		}()
+		if c.stream {
+			<-begun
+			assert.OK(t, failed)
+			_, failed = io.ReadFull(resp.Body, make([]byte, 1))
+			assert.OK(t, failed)
+		} else {
+			await(t, "the long call "+c.name, func() bool { return slotsBusy(t, "http://"+address) == 1 })
+		}
+		assert.OK(t, process.Kill())
+		<-begun
+		assert.OK(t, failed)
+		all, err := io.ReadAll(resp.Body)
+		resp.Body.Close()
+		status, text := resp.StatusCode, string(all)
+		want := map[bool]int{true: 200, false: 502}[c.stream]
+		if end := text[max(0, len(text)-400):]; status != want || c.stream != errors.Is(err, io.ErrUnexpectedEOF) || !strings.Contains(end, `{"error":{"code":"engine_error"`) || strings.Contains(end, "[DONE]") {
+			t.Errorf("%s: %d %v …%s", c.name, status, err, end)
+		}
+		process = run()
+	}
+	var there struct{ Sealed struct{ Sealed, Clear int64 } }
+	assert.OK(t, json.Unmarshal(atRemote("status", "--json"), &there))
+	assert.That(t, there.Sealed.Clear == 0 && there.Sealed.Sealed >= 4, there)
 }
 
 // slotsBusy returns how many slots of the server compute.
