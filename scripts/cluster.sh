@@ -19,6 +19,7 @@ cp bin/kith-slim build/nodes/
 step "the end-to-end stories, against three hub nodes"
 KITH_BIN=$PWD/build/nodes/kith go test -tags llama -count=1 -timeout 20m ./e2e -run TestScripts -skip 'TestScripts/(backup|memory|nodes)$'
 step "the official client libraries, against three hub nodes"
+scripts/npm-ci.sh e2e/clients "the client libraries for JavaScript"
 (cd e2e/clients && KITH_BIN="$PWD/../../build/nodes/kith" go test -count=1 -timeout 10m ./...)
 step "faults, costs: three nodes, a primary and a standby, a proxy on every way"
 KITH_BIN=$PWD/bin/kith go test -count=1 -timeout 3h ./e2e/cluster -v -long -rounds "${ROUNDS:-1}" -machines "${MACHINES:-60}" -failovers 20

@@ -53,7 +53,7 @@ func (m *machines) connect(ctx context.Context, hub, secret string, slots int) {
 	dialer := &tunnel.Dialer{
 		HubURL: hub, Credential: func() string { return secret }, Handler: m, Instance: rand.Text(),
 		Advertise: func() (tunnel.Advertisement, <-chan struct{}) {
-			return tunnel.Advertisement{Slots: slots, Free: slots, Models: []tunnel.Model{{
+			return tunnel.Advertisement{Timezone: "UTC", Slots: slots, Free: slots, Models: []tunnel.Model{{
 				ID: model, Families: []string{"chat"}, Endpoints: []string{"/v1/chat/completions"}, Slots: slots, Free: slots,
 			}}}, nil
 		},
