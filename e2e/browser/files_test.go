@@ -87,7 +87,7 @@ func TestModelFiles(t *testing.T) {
 			op.leads(403, clickOn("#pull-other button"))
 			op.see("an address of this machine or of its own network")
 			op.send("#pull-other button", "#pull-other input[name=model]", "ann/words")
-			op.see("pulls ann/words; this page shows how far it is.")
+			op.see("is pulling ann/words; this page shows its progress.")
 			shows("#pulls", "ann/words: 25 %")
 			w.look(op, "machine-pull")
 			close(more)

@@ -26,7 +26,7 @@ func TestPasskey(t *testing.T) {
 	b.open("/account")
 	b.inspect("account-passkeys")
 	b.send("#add-passkey", "#passkey-name", "this laptop")
-	b.see("The passkey is added")
+	b.see("Passkey added")
 	b.see("this laptop")
 	b.inspect("account-passkey")
 

@@ -213,9 +213,9 @@ func abilities(capabilities []string) string {
 func lacks(capabilities []string) string {
 	switch {
 	case slices.Contains(capabilities, noTools):
-		return "tools: how its chat template writes calls cannot be read, and calls with tools are refused. The machine's owner sees the reason in kith status."
+		return "tools: kith cannot read how its chat template writes tool calls, so calls with tools are refused. The machine's owner sees the reason in kith status."
 	case slices.Contains(capabilities, defaultTools):
-		return "a form of tool calls of its own: they are described to it, which works less well."
+		return "native tool calls: kith describes tools to it in text, which works less well."
 	}
 	return ""
 }

@@ -273,7 +273,7 @@ func TestEveryPageRenders(t *testing.T) {
 	ada.get("/models?model=of-ado").want(t, 200, "would be refused", "Did you mean", `href="/models?model=of-ada"`, "Accept an invite")
 	ada.get("/access").want(t, 200, "bob", "models tiny; 3 calls a day")
 	ada.get("/access/groups").want(t, 200, "lab", "all", "Join")
-	ada.get("/access/group?group=all").want(t, 200, "Anyone in it, known to you or not", `aria-label="Join all"`)
+	ada.get("/access/group?group=all").want(t, 200, "Everyone in this group, including people you do not know", `aria-label="Join all"`)
 	ada.get("/access/group").goes(t, "/access/groups")
 	ada.get("/access?group=a+b").goes(t, "/access/group?group=a+b")
 	ada.get("/models").want(t, 200, "of-ada")
@@ -347,8 +347,8 @@ func TestWhatModelsLack(t *testing.T) {
 		lacks        string // "" for nothing
 	}{
 		{[]string{"thinking", "tools"}, "thinking, tools", ""},
-		{[]string{"default_tools", "tools"}, "tools", "a form of tool calls of its own"},
-		{[]string{"no_tools", "thinking"}, "thinking", "tools: how its chat template"},
+		{[]string{"default_tools", "tools"}, "tools", "native tool calls"},
+		{[]string{"no_tools", "thinking"}, "thinking", "tools: kith cannot read how its chat template"},
 	} {
 		tn.models = []api.Model{{ID: "tiny", Capabilities: test.capabilities}}
 		ada.get("/models").want(t, 200, `<td class="spare">`+test.abilities+"</td>")
