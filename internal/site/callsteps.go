@@ -307,5 +307,6 @@ func causeBrief(t *api.CallTrace) string {
 		return sentence(states)
 	}
 	cause, _, _ := strings.Cut(cmp.Or(t.Message, last.Reason, t.Meaning), "; ")
+	cause = strings.Replace(cause, fmt.Sprintf("model %q", t.Model), "it", 1)
 	return sentence(strings.TrimSuffix(cause, "."))
 }

@@ -24,7 +24,7 @@ type groupsData struct {
 
 // groupColumns are the columns of the list of groups.
 var groupColumns = []column{
-	{Head: "Name", Name: "name"}, {Head: "State", Class: "status", Name: "state"}, {Head: "Kind"},
+	{Head: "Name", Name: "name"}, {Head: "Your role", Class: "status", Name: "state"}, {Head: "Kind"},
 	{Head: "Members", Class: "n", Name: "members", Most: true}, {Head: "Limits on your machines"}, {Head: "Actions", Class: "do"},
 }
 
@@ -113,7 +113,7 @@ func fellowState(m api.GroupMember) words {
 
 // groupMachineColumns are the columns of the list of the machines of a group.
 var groupMachineColumns = []column{
-	{Head: "Machine", Name: "name"}, {Head: "Owner", Name: "owner"}, {Head: "In the group", Class: "status", Name: "state"},
+	{Head: "Machine", Name: "name"}, {Head: "Owner", Name: "owner"}, {Head: "Status", Class: "status", Name: "state"},
 	{Head: "Actions", Class: "do"},
 }
 

@@ -20,13 +20,19 @@ func TestHome(t *testing.T) {
 	ada, eve := tn.as("ada"), tn.as("eve")
 	eve.get("/").want(t, 200, "Get started", "1 of 4 done", `href="/machines#connect"`, "None connected", "None in the last 7 days", "None yet.", "(optional)")
 	ada.get("/").want(t, 200, "Get started", `id="first-key"`, "Your machines", tn.machine.ID)
+	first := tn.as("bob")
+	first.post("/account/password", "password", aPassword)
+	all := tn.models
+	tn.models = []api.Model{}
+	assert.Lacks(t, first.get("/").want(t, 200, "Get started").body, "Needs attention", "a page with nothing but the first steps")
+	tn.models = all
 	ada.post("/applications", "name", "k", "reach", "own").goes(t, newKeyPath)
 	good[anything](tn.world, "ada", "POST", "/api/invites", "")
 	tn.history()
 	page := ada.get("/").want(t, 200, "Calls, last 24 hours", "Recent failed calls", `title="Not shared with you: 1 machine of yours was offline."`, "1 failed</span>",
 		"of=day", `<a href="/requests?outcome=refused">`)
-	first, second := strings.Index(page.body, `id="attention"`), strings.Index(page.body, `id="calls-title"`)
-	assert.That(t, first < second, "on a phone the calls come before what needs attention")
+	attention, calls := strings.Index(page.body, `id="attention"`), strings.Index(page.body, `id="calls-title"`)
+	assert.That(t, attention < calls, "on a phone the calls come before what needs attention")
 }
 
 // TestManyMachines checks that the first page and the lists of access name a few of many
@@ -265,8 +271,8 @@ func TestCauseBrief(t *testing.T) {
 	refused := api.TracedDecision{Decision: account.Decision{Verdict: "refuse", Seen: []account.StateCount{{Via: "own", State: "paused", Machines: 1}, {Via: "group", State: "busy", Machines: 2}}}}
 	for want, trace := range map[string]api.CallTrace{
 		"1 machine of yours was paused; 2 machines of your groups were busy.": {Trace: account.Trace{Code: "CASCADE_EXHAUSTED"}, Decisions: []api.TracedDecision{refused}},
-		"No machine you can use serves model \"a\".":                          {Trace: account.Trace{Code: "model_not_found", Message: "no machine you can use serves model \"a\"; send the id exactly as GET /v1/models lists it"}},
-		"It means this.": {Trace: account.Trace{Code: "machine_offline"}, Meaning: "It means this; and more."},
+		"No machine you can use serves it.":                                   {Trace: account.Trace{Code: "model_not_found", Model: "a", Message: "no machine you can use serves model \"a\"; send the id exactly as GET /v1/models lists it"}},
+		"It means this.":                                                      {Trace: account.Trace{Code: "machine_offline"}, Meaning: "It means this; and more."},
 	} {
 		assert.Equal(t, causeBrief(&trace), want)
 	}

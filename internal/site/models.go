@@ -110,7 +110,6 @@ func (s *Site) modelsPage(v *visit) (reply, error) {
 		ID: "models", Path: "/models", Label: "Models", One: "model", Many: "models",
 		Find: "ID, capability or status", Query: readList(query, ""), Columns: modelColumns}}
 	shown.Models, shown.List.Found, shown.List.States = modelList.cut(modelRows(models.Data), shown.List.Query)
-	markTwins(shown.Models)
 	return reply{page: "models", title: "Models", data: shown}, nil
 }
 
@@ -302,7 +301,6 @@ type modelRow struct {
 	api.Model
 	N     int             // index in the listing
 	Twins []fleet.ModelID // ids that are easily confused with its own
-	First bool            // first in its group of twins on the page
 }
 
 // most returns the largest value of the model's forms, or 0.
@@ -353,13 +351,6 @@ func modelRows(models []api.Model) []modelRow {
 		}
 	}
 	return rows
-}
-
-// markTwins marks the first of each group of twins on a page.
-func markTwins(rows []modelRow) {
-	for i, r := range rows {
-		rows[i].First = len(r.Twins) > 0 && (i == 0 || api.Skeleton(rows[i-1].ID) != api.Skeleton(r.ID))
-	}
 }
 
 // modelsContent is the live content for the models that the caller reaches.

@@ -479,7 +479,7 @@ func reachWords(r account.Reach) string {
 	case account.ReachOwn:
 		return "your machines"
 	case account.ReachShared:
-		return "your machines and those shared with you"
+		return "your own and shared machines"
 	default:
 		return "everything you can use"
 	}

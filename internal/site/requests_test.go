@@ -117,7 +117,7 @@ func TestCauseOfARefusal(t *testing.T) {
 	ada := tn.as("ada")
 	ada.get("/requests/req_1").want(t, 200, "<p id=\"cause\">No machine you can use serves model &#34;of-ado&#34;.</p>", `Did you mean <a href="/models?model=of-ada">`, `href="/models">See the models you can use`,
 		`<th scope="row">Waits for a machine</th>`, `<th scope="row">Refused</th>`)
-	ada.get("/").want(t, 200, "2 times", "No machine you can use serves model &#34;of-ado&#34;.")
+	ada.get("/").want(t, 200, "2 times", "No machine you can use serves it.")
 }
 
 // A call that its caller stopped is no refusal: it is not red, not among the newest

@@ -199,18 +199,15 @@ func TestTwins(t *testing.T) {
 		ID    fleet.ModelID
 		N     int
 		Twins []fleet.ModelID
-		First bool
 	}
 	var got []row
-	rows := modelRows(models)
-	markTwins(rows)
-	for _, r := range rows {
-		got = append(got, row{r.ID, r.N, r.Twins, r.First})
+	for _, r := range modelRows(models) {
+		got = append(got, row{r.ID, r.N, r.Twins})
 	}
 	want := []row{
-		{"!", 6, nil, false}, {"?", 5, nil, false},
-		{"Llama-3", 0, []fleet.ModelID{"llama3", "llama3:latest"}, true}, {"llama3", 1, []fleet.ModelID{"Llama-3", "llama3:latest"}, false},
-		{"llama3:latest", 3, []fleet.ModelID{"Llama-3", "llama3"}, false}, {"llama3.1", 2, nil, false}, {"qwen", 4, nil, false},
+		{"!", 6, nil}, {"?", 5, nil},
+		{"Llama-3", 0, []fleet.ModelID{"llama3", "llama3:latest"}}, {"llama3", 1, []fleet.ModelID{"Llama-3", "llama3:latest"}},
+		{"llama3:latest", 3, []fleet.ModelID{"Llama-3", "llama3"}}, {"llama3.1", 2, nil}, {"qwen", 4, nil},
 	}
 	assert.Same(t, got, want)
 }

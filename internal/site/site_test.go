@@ -209,7 +209,7 @@ func TestFirstSteps(t *testing.T) {
 	page := op.get(newKeyPath).want(t, 200, "this once", "OPENAI_BASE_URL="+tn.web.URL+"/v1", "ANTHROPIC_BASE_URL="+tn.web.URL)
 	secret := textOf(t, page, "secret")
 	op.get(newKeyPath).goes(t, "/applications") // a reload shows nothing and creates nothing
-	listed := op.get("/applications").want(t, 200, "my editor", "your machines and those shared with you")
+	listed := op.get("/applications").want(t, 200, "my editor", "your own and shared machines")
 	assert.Lacks(t, listed.body, secret, "the secret is shown again")
 	keys, err := tn.db.Keys(t.Context(), memberID(t, tn, "root"))
 	check(t, err)
@@ -306,6 +306,8 @@ func (tn *town) history() {
 // TestAPIPage checks that people can read which routes the API has.
 func TestAPIPage(t *testing.T) {
 	page := newTown(t, nil).browser().get("/api").want(t, 200, "/api/openapi.json", `<a href="#get-why"><code>GET /api/why</code></a><span>Ask whether a call for a model would be served now</span>`, "served now. The answer names the machine")
+	before(t, page, `<h2 id="api-Keys">Keys</h2>`, `<h3 id="get-keys">`)
+	before(t, page, `<h3 id="get-keys">`, `<h2 id="api-Machines">Machines</h2>`)
 	for _, op := range api.Describe().Operations {
 		if !strings.Contains(page.body, "<code>"+op.Method+" "+op.Path+"</code>") {
 			t.Errorf("the page does not list %s %s", op.Method, op.Path)
