@@ -99,7 +99,7 @@ func TestModelFiles(t *testing.T) {
 			op.send(`button[aria-label="Load: words"]`)
 			shows("#files", "in memory")
 			op.send(`button[aria-label="Unload: words"]`)
-			op.see("words is out of memory")
+			op.see("words is unloaded")
 			op.leads(200, clickOn(`a[aria-label="Remove words"]`))
 			op.see("Its files are deleted.")
 			w.look(op, "files-question")

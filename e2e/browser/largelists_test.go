@@ -207,7 +207,7 @@ func TestLargeLists(t *testing.T) {
 	plain.open("/machines?q=" + mine)
 	run(plain, clickOn(".list .more"))
 	plain.leads(200, clickOn(".menu:popover-open form button"))
-	plain.see("The machine pauses")
+	plain.see("Machine paused")
 	op.quiet()
 	plain.quiet()
 }

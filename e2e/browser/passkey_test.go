@@ -40,7 +40,7 @@ func TestPasskey(t *testing.T) {
 	}
 	b.open("/account")
 	b.send("#passkeys form button")
-	b.see("is removed")
+	b.see("Passkey removed")
 	b.send("form[action='/signout'] button")
 	b.open("/signin")
 	b.leads(403, clickOn("#use-passkey"))
