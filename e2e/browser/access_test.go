@@ -79,7 +79,7 @@ func (w *walk) limitGroup() {
 	w.opensPanel(op, ".actions a[data-panel]")
 	run(op, chromedp.SendKeys(chromedp.CSS("form[action='/groups/limit'] input[name=per_day]"), "10"))
 	w.click(op, "form[action='/groups/limit'] button")
-	op.see("These are now your limits for lab.")
+	op.see("Limits saved for lab.")
 	op.see("10 calls a day")
 	assert.That(w.t, w.clicks <= 4, "to limit a group takes", w.clicks, "clicks")
 	w.look(op, "access-limited")

@@ -62,7 +62,7 @@ func TestHomeFits(t *testing.T) {
 		assert.Equal(t, got, want)
 	}
 	run(op, chromedp.EmulateViewport(390, 844))
-	above("Needs attention, Calls, last 24 hours, Your machines, Newest failed calls")
+	above("Needs attention, Calls, last 24 hours, Your machines, Recent failed calls")
 	run(op, chromedp.EmulateViewport(1440, 900))
 	run(op, clickOn("#calls-table summary"))
 	assert.Contains(t, op.text("#calls-table"), "Failed")

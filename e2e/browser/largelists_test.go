@@ -184,7 +184,7 @@ func TestLargeLists(t *testing.T) {
 	w.listed(op, "?q=op", "op (operator)")
 	run(op, clickOn(".list .more"))
 	op.leads(200, clickOn(".menu:popover-open a[href*='/role']"))
-	op.see("Take the role of operator from op?")
+	op.see("Remove op as an operator?")
 
 	measured = w.openList(op, "/operator/machines")
 	assert.Equal(t, op.rows()[0], mine, "online first")
@@ -207,7 +207,7 @@ func TestLargeLists(t *testing.T) {
 	plain.open("/machines?q=" + mine)
 	run(plain, clickOn(".list .more"))
 	plain.leads(200, clickOn(".menu:popover-open form button"))
-	plain.see("The machine pauses")
+	plain.see("Machine paused")
 	op.quiet()
 	plain.quiet()
 }

@@ -26,7 +26,7 @@ func TestPasskey(t *testing.T) {
 	b.open("/account")
 	b.inspect("account-passkeys")
 	b.send("#add-passkey", "#passkey-name", "this laptop")
-	b.see("The passkey is added")
+	b.see("Passkey added")
 	b.see("this laptop")
 	b.inspect("account-passkey")
 
@@ -40,7 +40,7 @@ func TestPasskey(t *testing.T) {
 	}
 	b.open("/account")
 	b.send("#passkeys form button")
-	b.see("is removed")
+	b.see("Passkey removed")
 	b.send("form[action='/signout'] button")
 	b.open("/signin")
 	b.leads(403, clickOn("#use-passkey"))

@@ -51,7 +51,7 @@ func TestProvider(t *testing.T) {
 			b.open(link)
 			run(b, clickOn("#use-provider"))
 			s.until("the browser is about to leave", p.held.Load)
-			b.see("On to Example")
+			b.see("Continue to Example")
 			if scripts {
 				b.inspect("leave")
 			}

@@ -128,7 +128,7 @@ func (w *walk) firstAnswer() {
 func (w *walk) firstCall() {
 	ben := w.ben
 	// The hub's pages learn of a change a moment after it is made.
-	w.until("ben reaches a model", func() bool { ben.open("/"); return strings.Contains(ben.text("#steps"), "Name of the key") })
+	w.until("ben reaches a model", func() bool { ben.open("/"); return strings.Contains(ben.text("#steps"), "Key name") })
 	w.look(ben, "home-invited")
 	w.clicks = 0
 	w.click(ben, "#first-key")
@@ -181,7 +181,7 @@ func (w *walk) calls() {
 	w.look(op, "applications")
 	run(op, clickOn("#keys .more")) // the row's menu
 	op.send("#keys .field button", "#keys [name=per_day]", "100")
-	op.see("The key's limit of calls a day is 100")
+	op.see("The key's daily limit is 100")
 
 	w.oldAddresses()
 	op.open("/access?share=new")
@@ -191,7 +191,7 @@ func (w *walk) calls() {
 	w.look(op, "access")
 	w.until("ben no longer reaches the other model", func() bool { status, _, _ := w.call(w.benKey, "qwen2.5-coder"); return status != 200 })
 	op.open("/models")
-	op.see("a different id")
+	op.see("different from")
 	w.look(op, "models-twins")
 	ben.open("/models")
 	w.look(ben, "models")
@@ -206,7 +206,7 @@ func (w *walk) refusedAtField() {
 	op := w.op
 	run(op, chromedp.SetValue(chromedp.CSS("#with"), "nobody"))
 	op.leads(http.StatusNotFound, clickOn("#share"))
-	op.see("Not done:")
+	op.see("Problem:")
 	if got := run(op, chromedp.Evaluate[string](`document.querySelector("#with").value`)); got != "nobody" {
 		w.t.Errorf("the field holds %q now", got)
 	}
@@ -235,7 +235,7 @@ func (w *walk) hours() {
 	if !w.scripts {
 		op.leads(200, clickOn("#hours-title"))
 	}
-	w.until("the hours are there", func() bool { return strings.Contains(op.text("#machine"), "Change its hours") })
+	w.until("the hours are there", func() bool { return strings.Contains(op.text("#machine"), "Edit hours") })
 	machine += "?tab=sharing"
 	run(op, clickOn("#machine details summary"))
 	w.look(op, "machine-sharing")
@@ -246,7 +246,7 @@ func (w *walk) hours() {
 		if !w.scripts { // with them it does so by itself
 			op.open(machine)
 		}
-		return strings.Contains(op.text("#machine"), "Open "+day+" 00:00-24:00, on the clock of UTC")
+		return strings.Contains(op.text("#machine"), "Open "+day+" 00:00-24:00, in the time zone UTC")
 	})
 	run(op, clickOn("#machine details summary"))
 	w.look(op, "machine-hours")
@@ -314,7 +314,7 @@ func (w *walk) ends() {
 	op.chooses(".more[aria-label$=' ben']", "form[action='/groups/admin'] button")
 	op.see("ben is an admin of lab now.")
 	op.chooses("#machines .more", "form[action='/groups/machine'] button[value=pinned]")
-	op.see("it counts as established in lab.")
+	op.see("it is used before new machines in lab.")
 	w.look(op, "access-group")
 	op.open("/account")
 	op.send("#create-codes", "#old-codes", "correct horse battery")
@@ -323,7 +323,7 @@ func (w *walk) ends() {
 	if w.scripts {
 		op.authenticator()
 		op.send("#add-passkey", "#passkey-name", "this laptop")
-		op.see("The passkey is added")
+		op.see("Passkey added")
 	}
 	op.open("/sessions")
 	w.look(op, "sessions")
@@ -333,21 +333,21 @@ func (w *walk) ends() {
 	ben.open("/applications")
 	run(ben, clickOn("#keys .more"))
 	ben.leads(200, clickOn(".menu:popover-open a[href^='/applications/revoke']"))
-	ben.see("are refused within 5 seconds")
+	ben.see("are permanently refused within 5 seconds")
 	w.look(ben, "key-revoke")
 	ben.send("#do")
 	ben.see("revoked")
 	w.until("the key is refused", func() bool { status, _, _ := w.call(w.benKey, "llama3"); return status == http.StatusUnauthorized }) // how soon: sim.TestRevocations
 	op.open("/access?member=ben")
-	op.see("Also in lab, which adds nothing while you share")
+	op.see("Also in lab, which has no effect while you share")
 	w.look(op, "access-both")
 	op.leads(200, clickOn("a[href^='/sharing/end']"))
 	op.see("No running call is stopped.")
-	op.see("through the group lab all the same")
+	op.see("can still use your machines through the group lab")
 	w.look(op, "share-end")
 	ben.open("/access/for-you")
 	op.send("#do")
-	op.see("The share with ben has ended. No running call is stopped.")
+	op.see("You no longer share with ben. No running call is stopped.")
 	if w.scripts {
 		w.until("the open page of ben shows that the group is left", func() bool { return strings.Contains(ben.text("#owners"), "group lab") })
 	}

@@ -24,11 +24,31 @@ type Description struct {
 	Types      map[string]*Schema
 }
 
+// Resource is what routes with the same first part of their path are about.
+type Resource struct {
+	Name       string
+	Operations []Operation
+}
+
+// Resources returns the operations by resource, in the order of the table.
+func (d Description) Resources() (all []Resource) {
+	for _, op := range d.Operations {
+		name := strings.ToUpper(op.Tags[0][:1]) + op.Tags[0][1:]
+		i := slices.IndexFunc(all, func(r Resource) bool { return r.Name == name })
+		if i < 0 {
+			i, all = len(all), append(all, Resource{Name: name})
+		}
+		all[i].Operations = append(all[i].Operations, op)
+	}
+	return all
+}
+
 // Operation is a route in OpenAPI's format.
 type Operation struct {
 	Method     string      `json:"-"`
 	Path       string      `json:"-"`
-	NoKey      bool        `json:"-"` // it takes a machine's credential, and no API key
+	NoKey      bool        `json:"-"`    // it takes a machine's credential, and no API key
+	Tags       []string    `json:"tags"` // the resource: the first part of the path
 	Summary    string      `json:"summary"`
 	More       string      `json:"description,omitzero"`
 	Parameters []Parameter `json:"parameters,omitzero"`
@@ -135,7 +155,8 @@ type schemas map[string]*Schema
 // operation returns the description of a route.
 func (s schemas) operation(l *line) Operation {
 	summary, more, _ := strings.Cut(l.about, ". ")
-	op := Operation{Method: l.method, Path: l.path, NoKey: l.noKey, Summary: strings.TrimSuffix(summary, "."), More: more}
+	resource, _, _ := strings.Cut(strings.TrimPrefix(l.path, "/api/"), "/")
+	op := Operation{Method: l.method, Path: l.path, NoKey: l.noKey, Tags: []string{resource}, Summary: strings.TrimSuffix(summary, "."), More: more}
 	for _, f := range l.fields {
 		p := Parameter{Name: f.name, In: "path", Required: !f.query, About: parameterTexts[f.name], Schema: &Schema{Type: "string"}}
 		if f.query {

@@ -51,9 +51,9 @@ func TestAccountCommands(t *testing.T) {
 			`{"name":"club","kind":"org","size":7,"invited":{"member":"ann","by":"eve"}},{"name":"firm","kind":"org","size":2,"invited":{"member":"ann","by":""}}]}`,
 			"GET /api/groups ", "lab     org    admin                     -             -          -        ann (admin), bob (invited)\nclub    org    invited by eve            -             -          -        7\n" +
 				"firm    org    invited by the operator   -             -          -        2\nAnswer an invitation with `kith group accept NAME`"},
-		{[]string{"group", "invite", "lab", "bob"}, `{"state":"invited"}`, `POST /api/groups/lab/invitations {"member":"bob"}`, "bob is invited to group lab, and is in it after accepting"},
+		{[]string{"group", "invite", "lab", "bob"}, `{"state":"invited"}`, `POST /api/groups/lab/invitations {"member":"bob"}`, "bob is invited to group lab and joins by accepting"},
 		{[]string{"group", "invite", "lab", "eve"}, `{"state":"joined"}`, `POST /api/groups/lab/invitations {"member":"eve"}`, "eve is in group lab already"},
-		{[]string{"group", "accept", "a/b"}, `{}`, "POST /api/groups/a%2Fb/accept ", "you are in group a/b: its members reach your machines"},
+		{[]string{"group", "accept", "a/b"}, `{}`, "POST /api/groups/a%2Fb/accept ", "you are in group a/b: its members can use your machines"},
 		{[]string{"group", "decline", "lab"}, `{}`, "POST /api/groups/lab/decline ", "nothing is shared with group lab"},
 		{[]string{"group", "remove", "lab", "bob"}, `{}`, "DELETE /api/groups/lab/members/bob ", "bob is neither in group lab nor invited to it"},
 		{[]string{"group", "admin", "lab", "bob"}, `{}`, `POST /api/groups/lab/admins {"member":"bob"}`, "bob is now an admin of group lab"},
@@ -67,9 +67,9 @@ func TestAccountCommands(t *testing.T) {
 		{[]string{"why", "req_01234567-89ab-7cde-8f01-23456789abcd"}, `{"mine":false,"caller":"bob","model":"m","status":200,"code":"machine_offline","took_ms":9000,"waited_ms":7000,"place":2,"tries":[` +
 			`{"machine":"shy","owner":"ann","via":"shared","after_ms":0,"took_ms":1,"outcome":"did not take it: busy","prompt":false},` +
 			`{"machine":"box","owner":"ann","via":"shared","after_ms":7000,"took_ms":2000,"outcome":"began to answer and did not finish: machine_offline","prompt":true}]}`,
-			"GET /api/why/req_01234567-89ab-7cde-8f01-23456789abcd ", "bob asked  of m\n" +
-				"end       failed after 9s: Machine offline (200 machine_offline)\nwaited    7s, from place 2 in line\n\nMACHINE   OWNER   THROUGH   AFTER   TOOK   GOT-PROMPT   OUTCOME\n" +
-				"shy       ann     shared    0s      1ms    no           did not take it: busy\nbox       ann     shared    7s      2s     yes          began to answer and did not finish: machine_offline"},
+			"GET /api/why/req_01234567-89ab-7cde-8f01-23456789abcd ", "bob called  with m\n" +
+				"end       failed after 9s: Machine offline (200 machine_offline)\nwaited    7s, from place 2 in line\n\nMACHINE   OWNER   ACCESS   AFTER   TOOK   PROMPT-SENT   OUTCOME\n" +
+				"shy       ann     shared   0s      1ms    no            did not take it: busy\nbox       ann     shared   7s      2s     yes           began to answer and did not finish: machine_offline"},
 		{[]string{"why", "req_01234567-89ab-7cde-8f01-23456789abcd"}, `{"mine":true,"model":"m","status":404,"code":"model_not_found","decisions":[{"verdict":"refuse","row":1,"reason":"none offers it","change":"another id"}]}`,
 			"GET /api/why/req_01234567-89ab-7cde-8f01-23456789abcd ", "\ndecided   after 0s: refuse: none offers it\nchange    another id\n"},
 		{[]string{"why", "tiny"}, `{"model":"tiny","verdict":"refuse","row":1,"code":"model_not_found","status":404,"reason":"none offers it","change":"another id"}`,
@@ -459,7 +459,7 @@ func TestZoneUnknown(t *testing.T) {
 	away, none := known, known
 	away.Tunnel.ZoneUnknown = true
 	none.Sharing = daemon.Sharing{}
-	for want, status := range map[string]daemon.Status{"": known, `the hub does not know "Europe/Lisbon"`: away, "not known: members whose share has hours": none} {
+	for want, status := range map[string]daemon.Status{"": known, `the hub does not know "Europe/Lisbon"`: away, "not known, so members whose share has hours": none} {
 		if got := zoneUnknown(status); !strings.HasPrefix(got, want) || want == "" && got != "" {
 			t.Errorf("got %q, want %q", got, want)
 		}

@@ -211,7 +211,7 @@ func (o *operator) groups() *cobra.Command {
 		}
 		in := api.NewOperatorGroup{Name: args[0], Kind: account.GroupKind(kind), Admin: admin}
 		return confirm(ctx, o.socket("create the group"), api.OperatorCreateGroup.With(in),
-			"group %s created; %s is invited to be its admin, and is in it after accepting: on the site, or with `kith group accept`", strong(args[0]), strong(admin))
+			"group %s created; %s is invited to be its admin and joins by accepting, on the site or with `kith group accept`", strong(args[0]), strong(admin))
 	})
 	create.Flags().StringVar(&kind, "kind", "", "org (its admins run it) or open (anyone can join)")
 	create.Flags().StringVar(&admin, "admin", "", "who is invited to be its first member and admin")
@@ -219,7 +219,7 @@ func (o *operator) groups() *cobra.Command {
 	add := command("kith admin group add", func(ctx context.Context, args []string) error {
 		in := api.MemberOfGroup{Name: args[0], Member: args[1]}
 		return confirm(ctx, o.socket("invite to the group"), api.OperatorInviteToGroup.With(in),
-			"%s is invited to group %s, and is in it after accepting: on the site, or with `kith group accept`", strong(args[1]), strong(args[0]))
+			"%s is invited to group %s and joins by accepting, on the site or with `kith group accept`", strong(args[1]), strong(args[0]))
 	})
 	remove := command("kith admin group remove", func(ctx context.Context, args []string) error {
 		in := api.MemberOfGroup{Name: args[0], Member: args[1]}

@@ -233,7 +233,7 @@ func TestModels(t *testing.T) {
 	t.Setenv("KITH_HOME", t.TempDir())
 	t.Setenv("KITH_HUB", server.URL)
 	t.Setenv("KITH_API_KEY", "k")
-	check(t, kith(t, "", "models", "--account"), said{0, "MODEL   CONTEXT   TOOLS     AVAILABILITY    MACHINES   THROUGH\n" +
+	check(t, kith(t, "", "models", "--account"), said{0, "MODEL   CONTEXT   TOOLS     AVAILABILITY    MACHINES   ACCESS\n" +
 		"tiny    512       default   outside hours   2          shared\n" +
 		"a       -         no                        -          \n" +
 		"b       -         yes                       -          \n" +
@@ -324,7 +324,7 @@ func TestAdmin(t *testing.T) {
 		{"share add --owner ann --with bob", `{}`, `POST /shares {"owner":"ann","with":"bob"}`, "ann now shares with bob"},
 		{"share remove --owner ann --with bob", `{}`, "DELETE /shares?owner=ann&with=bob ", "no longer"},
 		{"group create team --kind org --admin ann", `{}`, `POST /groups {"name":"team","kind":"org","admin":"ann"}`, "group team created"},
-		{"group add team bob", `{}`, `POST /groups/team/invitations {"member":"bob"}`, "bob is invited to group team, and is in it after accepting"},
+		{"group add team bob", `{}`, `POST /groups/team/invitations {"member":"bob"}`, "bob is invited to group team and joins by accepting"},
 		{"group admin team bob", `{}`, `POST /groups/team/admins {"member":"bob"}`, "bob is now an admin of group team"},
 		{"group remove team bob", `{}`, "DELETE /groups/team/members/bob ", "bob is neither in group team nor invited"},
 	} {
@@ -500,7 +500,7 @@ func TestStatusCountsModelsLeftOut(t *testing.T) {
 	handler, _ := double(t, words(`{"models":["a"],"engines":[{"place":"http://h:1","kind":"ollama","name":"Ollama","models":256,"left_out":"744 models, because an engine can offer 256 at most; have it list fewer"}]}`))
 	t.Setenv("KITH_HOME", onSocket(t, "daemon.sock", handler))
 	got := kith(t, "", "status")
-	assert.Contains(t, got.out, "Ollama at http://h:1: 256 models\n          left out there: 744 models, because an engine can offer 256 at most; have it list fewer\n")
+	assert.Contains(t, got.out, "Ollama at http://h:1: 256 models\n          left out: 744 models, because an engine can offer 256 at most; have it list fewer\n")
 }
 
 func TestStatusWhileItsEngineStarts(t *testing.T) {

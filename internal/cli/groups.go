@@ -49,7 +49,7 @@ func (a *app) groups() *cobra.Command {
 		return confirm(ctx, a.account("take out of the group"), api.RemoveFromGroup.With(in),
 			"%s is neither in group %s nor invited to it", strong(args[1]), strong(args[0]))
 	})
-	const joined = "you are in group %s: its members reach your machines, and you theirs"
+	const joined = "you are in group %s: its members can use your machines, and you can use theirs"
 	return group("kith group", list, create,
 		a.groupMachine("pin", account.MachinePinned, "pinned in"),
 		a.groupMachine("exclude", account.MachineExcluded, "excluded from"),
@@ -82,7 +82,7 @@ func (a *app) inviteToGroup() *cobra.Command {
 				a.say("%s is in group %s already\n", strong(args[1]), strong(args[0]))
 				return
 			}
-			a.say("%s is invited to group %s, and is in it after accepting: on the site, or with `kith group accept`\n", strong(args[1]), strong(args[0]))
+			a.say("%s is invited to group %s and joins by accepting, on the site or with `kith group accept`\n", strong(args[1]), strong(args[0]))
 		})
 	})
 }

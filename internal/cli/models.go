@@ -240,7 +240,7 @@ func (a *app) showModels(list listing, account bool) {
 	}
 	headings := "MODEL CONTEXT TOOLS"
 	if account {
-		headings += " AVAILABILITY MACHINES THROUGH"
+		headings += " AVAILABILITY MACHINES ACCESS"
 	}
 	a.table(headings, rows)
 }

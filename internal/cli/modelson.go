@@ -203,9 +203,9 @@ func pullText(p fleet.ModelPull) string {
 	case p.State == fleet.PullDone, p.State == fleet.PullFailed:
 		return string(p.State)
 	case p.Problem != "":
-		return "tried again by itself"
+		return "retrying"
 	case p.State == fleet.PullWaiting:
-		return "waits for the pulls before it"
+		return "queued"
 	case p.Total > 0:
 		return fmt.Sprintf("%d %% of %s", p.Done*100/p.Total, pull.Bytes(p.Total))
 	}

@@ -330,7 +330,7 @@ func TestAMachineJoins(t *testing.T) {
 	assert.Require(t, got.status == 0 && strings.Contains(got.out, "its daemon connects now"), "login", got)
 	t.Setenv("KITH_HUB", base)
 	t.Setenv("KITH_API_KEY", secret("key", "create", "--member", "ann"))
-	want := "MODEL       CONTEXT   TOOLS   AVAILABILITY   MACHINES   THROUGH\nllama3:8b   -         -       ready          1          own\n"
+	want := "MODEL       CONTEXT   TOOLS   AVAILABILITY   MACHINES   ACCESS\nllama3:8b   -         -       ready          1          own\n"
 	for late := time.Now().Add(soon); ; <-time.After(50 * time.Millisecond) { // it is its owner's for a while yet; and the key has a rate
 		got := kith(t, "", "models", "--account")
 		if got.out == want {

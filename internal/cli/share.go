@@ -212,7 +212,7 @@ func (a *app) invite() *cobra.Command {
 			if made.Uses > 1 {
 				times = fmt.Sprintf("%d times", made.Uses)
 			}
-			a.note(fmt.Sprintf("A member who runs `kith accept` with it may use your machines: %s. It works %s, until %s, and is shown this once; `kith share list` and `kith share remove` end it sooner.", limitsText(&made.Limits), times, moment(made.Expires)))
+			a.note(fmt.Sprintf("A member who runs `kith accept` with it may use your machines: %s. It works %s, until %s, and is shown only once; `kith share remove` revokes it.", limitsText(&made.Limits), times, moment(made.Expires)))
 		})
 		a.warn(made.Warnings)
 		return err
@@ -233,7 +233,7 @@ func (a *app) accept() *cobra.Command {
 		}
 		made, err := answer(ctx, a.account("accept the invite"), api.AcceptInvite.With(api.InviteCode{Code: api.InviteIn(link)}), func(made api.Accepted) {
 			if made.State != "accepted" { // the existing share and its limits stay unchanged
-				a.say("%s shares with you already: the invite is not used and the limits stay, which `kith share list` shows\n", strong(made.Owner))
+				a.say("%s already shares with you: nothing changed, and the invite was not used; see `kith share list`\n", strong(made.Owner))
 				return
 			}
 			a.say("%s shares with you: %s; `kith models --account` lists what you can use\n", strong(made.Owner), limitsText(made.Limits))
@@ -271,7 +271,7 @@ func (a *app) ofOtherHub(err error, link string) error {
 	if broken != nil || signedOut != nil || of.Host == "" || strings.HasPrefix(hub.base+"/", of.Scheme+"://"+of.Host+"/") {
 		return err
 	}
-	return fmt.Errorf("%w; the link is of %s://%s, and this machine uses %s: if those are two hubs, sign in there with `kith login --hub`",
+	return fmt.Errorf("%w; the link is for %s://%s, but this machine uses %s: if those are different hubs, sign in there with `kith login --hub`",
 		err, of.Scheme, of.Host, hub.base)
 }
 

@@ -225,11 +225,11 @@ func (a *app) showEngines(engines []daemon.EngineStatus) {
 		default:
 			others := ""
 			if found.Others > 0 {
-				others = "; " + count(found.Others, "call") + " of other programs"
+				others = "; " + count(found.Others, "call") + " from other programs"
 			}
 			a.fact(label, "%s: %s%s%s%s", enginePlace(found), count(found.Models, "model"), versionText(found), others, graphicsText(found.Graphics))
 			if found.LeftOut != "" {
-				a.fact("", "left out there: %s", found.LeftOut)
+				a.fact("", "left out: %s", found.LeftOut)
 			}
 		}
 		label = ""
@@ -277,7 +277,7 @@ func connectionText(line daemon.TunnelStatus) string {
 		state += ", " + line.Error
 	}
 	if !line.Retry.IsZero() && (line.State == daemon.TunnelRefused || line.State == daemon.TunnelFenced) {
-		state += "; tries again at " + moment(line.Retry) + ", and at once after `kith reload`"
+		state += "; next try at " + moment(line.Retry) + ", and at once after `kith reload`"
 	}
 	return state
 }
@@ -286,12 +286,12 @@ func connectionText(line daemon.TunnelStatus) string {
 // know. It returns "" if both know it.
 func zoneUnknown(now daemon.Status) string {
 	if now.Sharing.Timezone == "" {
-		return "not known: members whose share has hours are outside of them; name it as timezone in [share] of config.toml"
+		return "not known, so members whose share has hours cannot call; set timezone in [share] of config.toml"
 	}
 	if !now.Tunnel.ZoneUnknown {
 		return ""
 	}
-	return fmt.Sprintf("the hub does not know %q, so that others are outside the sharing hours; `kith hours set %q --tz ZONE` with a zone that it knows",
+	return fmt.Sprintf("the hub does not know %q, so others cannot use this machine; run `kith hours set %q --tz ZONE` with a zone that it knows",
 		now.Sharing.Timezone, now.Sharing.Hours)
 }
 

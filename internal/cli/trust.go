@@ -39,7 +39,7 @@ func (a *app) trust() *cobra.Command {
 	remove := command("kith trust remove", func(ctx context.Context, args []string) error {
 		return a.changeTrust(ctx, "forget the key of "+args[0], daemon.TrustChange{Act: sealed.ActRemove, Name: args[0]},
 			func(daemon.Trust) {
-				a.say("the keys of %s are forgotten: the next one is taken as it comes, until you compare its words\n", strong(args[0]))
+				a.say("the keys of %s are forgotten: the next one is accepted without a check until you compare its words\n", strong(args[0]))
 			})
 	})
 	reset := command("kith trust reset", func(ctx context.Context, _ []string) error {
@@ -91,7 +91,7 @@ func (a *app) showTrust(ctx context.Context) error {
 	}
 	if len(now.Keys) == 0 {
 		a.say("\n")
-		a.note("No key of others is known yet: it comes with the first call to their machines, or with their invite.")
+		a.note("No keys of other members yet: they arrive with the first call to their machines, or with an invite.")
 		return nil
 	}
 	a.say("\n")

@@ -137,7 +137,7 @@ func endText(t account.Trace) string {
 
 // showCallHere prints what happened to a call that did not reach the hub.
 func (a *app) showCallHere(s *daemon.CallHere) {
-	a.say("%s  you asked %s of %s%s, at this machine\n", faint(moment(s.Started)), s.Endpoint, strong(string(s.Model)), map[bool]string{true: ", streamed"}[s.Stream])
+	a.say("%s  you called %s with %s%s, at this machine\n", faint(moment(s.Started)), s.Endpoint, strong(string(s.Model)), map[bool]string{true: ", streamed"}[s.Stream])
 	a.fact("end", "%s", endText(account.Trace{Code: s.Code, Status: s.Status, TookMS: s.TookMS}))
 	if s.Message != "" {
 		a.fact("why", "%s", s.Message)
@@ -183,7 +183,7 @@ func (a *app) showWhy(w api.Why, refused string) {
 		return
 	}
 	a.say("\n")
-	a.table("MACHINE OWNER THROUGH STATE TRIED", convert(w.Machines, func(m api.WhyMachine) []string {
+	a.table("MACHINE OWNER ACCESS STATE ORDER", convert(w.Machines, func(m api.WhyMachine) []string {
 		via, order := m.Via, "-"
 		if m.Group != "" {
 			via += " " + m.Group
@@ -208,13 +208,13 @@ func (a *app) showTrace(s api.CallTrace, here *daemon.CallHere) {
 	if s.Stream {
 		streamed = ", streamed"
 	}
-	a.say("%s  %s asked %s of %s%s\n", faint(moment(s.Started)), who, s.Endpoint, strong(s.Model), streamed)
+	a.say("%s  %s called %s with %s%s\n", faint(moment(s.Started)), who, s.Endpoint, strong(s.Model), streamed)
 	a.fact("end", "%s", endText(s.Trace))
 	if s.Message != "" {
 		a.fact("why", "%s", s.Message)
 	}
 	if from := api.MadeAt(s.FromMachine, s.Program); from != "" {
-		a.fact("made at", "%s", from)
+		a.fact("from", "%s", from)
 	}
 	switch {
 	case s.Sealed, here != nil && here.Sealed == sealed.Yes: // the hub's record may not have it yet
@@ -254,7 +254,7 @@ func (a *app) showTrace(s api.CallTrace, here *daemon.CallHere) {
 	}
 	a.say("\n")
 	prompt := map[bool]string{false: "no", true: "yes"}
-	a.table("MACHINE OWNER THROUGH AFTER TOOK GOT-PROMPT OUTCOME", convert(s.Tries, func(t account.Attempt) []string {
+	a.table("MACHINE OWNER ACCESS AFTER TOOK PROMPT-SENT OUTCOME", convert(s.Tries, func(t account.Attempt) []string {
 		return []string{t.Machine, t.Owner, t.Via, millis(t.AfterMS), millis(t.TookMS), prompt[t.Prompt], t.Outcome}
 	}))
 }

@@ -332,7 +332,7 @@ func TestGroupLimitsOfOthers(t *testing.T) {
 	assert.Lacks(t, page.body, "set by ada")
 	limits := &fleet.Limits{PerDay: 5, Load: fleet.NewLimitLoad(time.Now(), 2)}
 	tn.snapshot = tn.snapshot.WithGroup(group("grp_1", "lab", limits))
-	tn.as("bob").get("/access/for-you").want(t, 200, row, `>5 calls a day <small class="muted">(all of lab together)</small> <small class="muted">2 used</small></td>`)
+	tn.as("bob").get("/access/for-you").want(t, 200, row, `>5 calls a day <small class="muted">(shared by all of lab)</small> <small class="muted">2 used</small></td>`)
 	other := &fleet.Limits{Models: []fleet.ModelID{"another"}} // which covers none of the machine's models
 	tn.snapshot = tn.snapshot.WithGroup(group("grp_1", "lab", other))
 	tn.as("bob").get("/access/for-you").want(t, 200, row, "models another")

@@ -92,7 +92,7 @@ func (s *Site) checkPassword(v *visit) error {
 		if s.recent(v) {
 			return nil
 		}
-		return fault.New(fault.NotAllowed, "your sign-in is not recent enough: sign in again, then repeat this")
+		return fault.New(fault.NotAllowed, "you signed in too long ago for this: sign in again, then retry")
 	}
 	if err != nil {
 		return err
@@ -120,7 +120,7 @@ func (s *Site) changePassword(v *visit) (reply, error) {
 	s.rememberBrowser(v, v.me.ID)
 	s.Log.Info("password changed", "member", v.me.ID)
 	s.notice(v, "The password of your account was set.")
-	return reply{to: "/account", done: "The password is changed, and every other session ended."}, nil
+	return reply{to: "/account", done: "Password changed. You are signed out everywhere else."}, nil
 }
 
 // recoveryCodes is the number of codes in a set.
@@ -145,7 +145,7 @@ func (s *Site) makeCodes(v *visit) (reply, error) {
 		return reply{}, err
 	}
 	s.Log.Info("recovery codes made", "member", v.me.ID)
-	s.notice(v, "New recovery codes were created for your account; older ones are void.")
+	s.notice(v, "New recovery codes were created for your account; older ones no longer work.")
 	data.Codes, data.CodesLeft = codes, len(codes)
 	return reply{page: "account", title: "Account", data: data}, nil
 }

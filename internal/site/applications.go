@@ -86,7 +86,7 @@ func (s *Site) applicationsData(v *visit) (applicationsData, error) {
 	keys, noKeys := call(s, v, api.ListKeys, api.None{})
 	models, noModels := call(s, v, api.ListModels, api.None{})
 	data := applicationsData{Keys: keys.Data, Regions: s.AllRegions(), Model: exampleModel, Address: s.Base}
-	data.List = list{ID: "keys", Path: "/applications", Label: "Your keys", One: "key", Many: "keys", Find: "Name, end, reach or state",
+	data.List = list{ID: "keys", Path: "/applications", Label: "Your keys", One: "key", Many: "keys", Find: "Name, expiry, reach or state",
 		Query: readList(v.URL.Query(), ""), Columns: keyColumns(len(data.Regions))}
 	// The active keys come first, each newest first.
 	ordered := slices.SortedStableFunc(slices.Values(data.Keys), func(a, b api.Key) int {
@@ -186,7 +186,7 @@ func (s *Site) tryKey(ctx context.Context, secret string, who fleet.Caller, mode
 		models, err := s.Models(ctx, who)
 		if err != nil || len(models) == 0 {
 			f := fault.New(fault.ModelNotFound,
-				"the key reaches no model just now: connect a machine that runs one, or accept an invite")
+				"this key can use no model right now: connect a machine that runs one, or accept an invite")
 			return trial{chatAnswer: chatAnswer{Status: f.Status(), Code: string(f.Code), Message: f.Message}}
 		}
 		model = models[0].ID

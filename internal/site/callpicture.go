@@ -131,7 +131,7 @@ func drawCall(t *api.CallTrace, steps []callStep, from string) *callPicture {
 		names = append(names, strings.Join(words, " "))
 	}
 	p.Boxes = append([]pictureBox{newBox(0, middle, "", caller, from), hub}, machines...)
-	p.Words = "The way of the call: " + caller + ", then " + strings.Join(names, ", then ") + "; and the times of the table below."
+	p.Words = "Path of the call: " + caller + ", then " + strings.Join(names, ", then ") + "; and the times of the table below."
 	p.drawBars(steps, deep+barsBelow)
 	return p
 }

@@ -183,7 +183,7 @@ func causeText(t *api.CallTrace) string {
 	}
 	cause := cmp.Or(t.Message, last.Reason)
 	if code := fault.Code(t.Code); cause == "" && code.Known() && code.Quotes() {
-		cause = "the answer gave the cause, which the hub does not keep, because it may quote the call"
+		cause = "the response gave the reason, which the hub does not keep because it may quote the call"
 	}
 	clauses := append(waitClauses(t), tried...)
 	if len(tried) > 0 && cause != "" {
@@ -307,5 +307,6 @@ func causeBrief(t *api.CallTrace) string {
 		return sentence(states)
 	}
 	cause, _, _ := strings.Cut(cmp.Or(t.Message, last.Reason, t.Meaning), "; ")
+	cause = strings.Replace(cause, fmt.Sprintf("model %q", t.Model), "it", 1)
 	return sentence(strings.TrimSuffix(cause, "."))
 }

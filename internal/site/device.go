@@ -257,7 +257,7 @@ func (s *Site) typed(v *visit) (account.Grant, error) {
 // decideDevice handles POST /device/decide. The decision is final.
 func (s *Site) decideDevice(v *visit) (reply, error) {
 	if code := v.form.Get("code"); code == "" || code != s.sessions.GetString(v.Context(), sessionDevice) {
-		return reply{}, fault.New(fault.NotFound, "type the code at `%s` first, as the device shows it", devicePath)
+		return reply{}, fault.New(fault.NotFound, "first enter the code that the device shows at `%s`", devicePath)
 	}
 	g, err := s.typed(v)
 	if err != nil {
@@ -269,10 +269,10 @@ func (s *Site) decideDevice(v *visit) (reply, error) {
 		state = account.GrantApproved
 	case "deny":
 	default:
-		return reply{}, fault.New(fault.InvalidRequest, "choose to approve or to deny")
+		return reply{}, fault.New(fault.InvalidRequest, "choose Approve or Deny")
 	}
 	if _, err = s.DB.DecideGrant(v.Context(), g.UserCode, state, v.me.ID, s.DB.Now()); err != nil {
-		return reply{}, api.NotFound(err, "it was decided already, or is too old")
+		return reply{}, api.NotFound(err, "this code was already used or has expired")
 	}
 	s.sessions.Remove(v.Context(), sessionDevice)
 	s.Log.Info("member act", "member", v.me.ID, "method", v.Method, "path", "/device/decide", "grant", g.ID,

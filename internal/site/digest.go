@@ -117,7 +117,7 @@ func (s *Site) newsMail(to account.NewsFor, news []api.Notice) mail.Message {
 		subject = fmt.Sprintf("kith: %d notices", len(news))
 	}
 	return mail.Message{MemberID: to.Member.ID, To: to.Address, Subject: subject, Text: fmt.Sprintf(
-		"Hello %s,\n\nthis is new for you at %s:\n\n%s\nAll notices: "+
-			"%s\nChoose which of them are mailed, or none: %s\n",
+		"Hello %s,\n\nyou have new notices at %s:\n\n%s\nAll notices: "+
+			"%s\nChoose which notices are mailed to you: %s\n",
 		line(to.Member.Name), s.Base, lines.String(), s.Base+noticesPath, s.Base+"/account#notices")}
 }

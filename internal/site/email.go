@@ -62,7 +62,7 @@ func (s *Site) MailPart() (Part, bool) {
 	case why != "":
 		return Part{Name: "Mail", Text: "last failure " + moment(last) + ": " + why}, true
 	case last.IsZero():
-		return Part{Name: "Mail", Good: true, Text: "nothing was sent since the start"}, true
+		return Part{Name: "Mail", Good: true, Text: "nothing sent since the start"}, true
 	}
 	return Part{Name: "Mail", Good: true, Text: "last sent " + moment(last)}, true
 }
@@ -123,19 +123,19 @@ func (s *Site) askEmail(v *visit) (reply, error) {
 		s.mail.Send(mail.Message{MemberID: v.me.ID, To: address, Subject: "kith: is this your address?",
 			Until: time.Now().Add(verifyFor), Text: fmt.Sprintf(
 				"A member at\n%s\ngave this address as theirs. If that was you, "+
-					"open this link where you are signed in:\n\n%s\n\n"+
+					"open this link in a browser where you are signed in:\n\n%s\n\n"+
 					"It works once, until %s. "+
 					"If it was not you, do nothing:\nno one can use your address without the link.\n",
 				s.Base, s.Base+"/account/email/"+code.Reveal(), complete(asked.Expires))})
 	}
-	return reply{to: "/account", done: "A link was mailed to " + address +
-		": open it within a day, in a browser where you are signed in. Only a few an hour go to one address."}, nil
+	return reply{to: "/account", done: "A link was sent to " + address +
+		". Open it within a day, in a browser where you are signed in. One address gets only a few an hour."}, nil
 }
 
 // deadProof is the error for a link that is not valid.
 func deadProof() *fault.Fault {
 	return fault.New(fault.NotFound, "the link was used, has expired, is incomplete or belongs to another account: "+
-		"request another one in the menu at your name")
+		"request another on your Account page")
 }
 
 // emailData is the content of the page behind a mailed link. Only its form uses up the
@@ -165,7 +165,7 @@ func (s *Site) verifyEmail(v *visit) (reply, error) {
 		return reply{}, api.NotFound(err, "%s", deadProof().Message)
 	}
 	s.Log.Info("e-mail address verified", "member", v.me.ID)
-	s.noticeTo(before.Address, v, "Another e-mail address was set for your account, in the place of this one.")
+	s.noticeTo(before.Address, v, "Your account now has another e-mail address instead of this one.")
 	return reply{to: "/account", done: "Your e-mail address is set."}, nil
 }
 
@@ -180,7 +180,7 @@ func (s *Site) removeEmail(v *visit) (reply, error) {
 	}
 	s.Log.Info("e-mail address removed", "member", v.me.ID)
 	s.noticeTo(before.Address, v,
-		"This e-mail address was removed from your account: nothing is mailed to it any more.")
+		"This e-mail address was removed from your account: you get no more mail here.")
 	return reply{to: "/account", done: "The e-mail address is removed."}, nil
 }
 
@@ -238,10 +238,10 @@ func (s *Site) mailLink(ctx context.Context, e account.Email, from string) error
 	s.Log.Info("recovery link made", "member", member.ID, "from", from)
 	s.mail.Send(mail.Message{MemberID: member.ID, To: e.Address, Subject: "kith: a link to sign in",
 		Until: time.Now().Add(recoverFor), Text: fmt.Sprintf(
-			"A person at the network address %s asked for a link that signs %s in at\n%s\n\nThis one does, once, "+
-				"until %s;\na link mailed before no longer works:\n\n%s\n\n"+
-				"After it, set a new password at your name, in the menu. "+
-				"If it was not you, do nothing:\nthe link is in no other message.\n",
+			"Someone at the network address %s asked for a link that signs %s in at\n%s\n\nThis link works once, "+
+				"until %s;\nearlier links no longer work:\n\n%s\n\n"+
+				"Then set a new password on your Account page. "+
+				"If it was not you, do nothing:\nno one else was sent this link.\n",
 			from, line(member.Name), s.Base, complete(link.Expires), s.Base+"/welcome/"+secret.Reveal())})
 	return nil
 }
@@ -284,7 +284,7 @@ func (s *Site) sendNotice(address string, m account.Member, what string) {
 	}
 	s.mail.Send(mail.Message{MemberID: m.ID, To: address, Subject: "kith: a change to your account", Text: fmt.Sprintf(
 		"Hello %s,\n\non %s, at %s:\n%s\n\nIf that was you, or you asked for it, there is nothing to do. "+
-			"If not, sign in, end the other\nsessions (%s) and set another password (%s), or ask the hub's operator.\n",
+			"If not, sign in, end the other\nsessions (%s) and set a new password (%s), or ask the hub's operator.\n",
 		line(m.Name), complete(s.DB.Now()), s.Base, what, s.Base+"/sessions", s.Base+"/account")})
 }
 

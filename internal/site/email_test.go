@@ -118,9 +118,9 @@ func TestEmail(t *testing.T) { onEachStore(t, testEmail) }
 func testEmail(t *testing.T, tn *town) {
 	post := tn.posts(t)
 	ada, eve, op := tn.as("ada"), tn.as("eve"), tn.operator()
-	ada.get("/account").want(t, 200, "E-mail address", "A person who reads your mail")
+	ada.get("/account").want(t, 200, "E-mail address", "Anyone who can read your mail")
 	ada.post("/account/email", "address", " Ada@Example.org ").goes(t, "/account")
-	ada.get("/account").want(t, 200, "A link waits in the mail to Ada@Example.org", "open it within a day")
+	ada.get("/account").want(t, 200, "A link was sent to Ada@Example.org", "Open it within a day")
 	first := post.next("Ada@Example.org", "gave this address as theirs")
 	path, code := tn.linkIn(first)
 	if strings.Contains(strings.ReplaceAll(first.Text, code, ""), "ada") || first.Header.Get("Subject") != "kith: is this your address?" {
@@ -150,7 +150,7 @@ func testEmail(t *testing.T, tn *town) {
 	ada.post("/account/email", "address", "new@example.org").goes(t, "/account")
 	_, stale := tn.linkIn(post.next("new@example.org"))
 	ada.verify(post, "newer@example.org")
-	post.next("Ada@Example.org", "Hello ada", "Another e-mail address was set", "127.0.0.1")
+	post.next("Ada@Example.org", "Hello ada", "Your account now has another e-mail address", "127.0.0.1")
 	ada.post("/account/email/verify", "code", stale).want(t, 404)
 	ada.post("/account/email/remove").goes(t, "/account")
 	post.next("newer@example.org", "was removed")
@@ -341,7 +341,7 @@ func TestMailLimits(t *testing.T) {
 	}
 	for i := range 4 {
 		eve.post("/account/email", "address", "VICTIM@example.org").goes(t, "/account")
-		eve.get("/account").want(t, 200, "A link was mailed to VICTIM@example.org", "A link waits in the mail")
+		eve.get("/account").want(t, 200, "A link was sent to VICTIM@example.org. Open it within a day", "A link was sent to VICTIM@example.org. The address is used")
 		if i < 3 {
 			post.next("VICTIM@example.org")
 		}
@@ -428,7 +428,7 @@ func TestNotices(t *testing.T) {
 	zoe.post("/account/passkeys/remove", "passkey", must1(tn.db.Passkeys(t.Context(), odd.ID))[0].ID).goes(t, "/account")
 	told("A passkey was removed")
 	zoe.through(p.at("z", "z\r\n@there"), "/account/provider").goes(t, "/account")
-	told("was bound to yours, and signs you in: z  @there.")
+	told("was linked to yours and can sign you in: z  @there.")
 	zoe.post("/account/provider/remove", "identity", must1(tn.db.Identities(t.Context(), odd.ID))[0].ID).goes(t, "/account")
 	told("was removed from yours")
 	tn.link(odd.ID)

@@ -84,7 +84,7 @@ func TestShowClass(t *testing.T) {
 	ada.get(path).want(t, 200, `Show others "24 GB GPU, 64 GB memory"`, "AMD Ryzen 9, 32 cores", "ollama 0.32.9")
 	ada.post("/machines/show", "machine", tn.machine.ID, "shown", "yes").goes(t, path)
 	assert.That(t, shown(), "not shown")
-	ada.get(path).want(t, 200, "Hide it from others")
+	ada.get(path).want(t, 200, "Hide from others")
 	ada.post("/machines/show", "machine", tn.machine.ID).goes(t, path)
 	assert.That(t, !shown(), "still shown")
 }
@@ -97,7 +97,7 @@ func TestFactsOfAnOfflineMachine(t *testing.T) {
 	off.Online, off.LastSeen = false, time.Now().Add(-3*time.Hour)
 	tn.snapshot = tn.snapshot.WithMachine(&off)
 	ada := tn.as("ada")
-	ada.get("/machines/"+tn.machine.ID).want(t, 200, "As it was when it was last seen", "AMD Ryzen 9")
+	ada.get("/machines/"+tn.machine.ID).want(t, 200, "As reported when last seen", "AMD Ryzen 9")
 	ada.get("/models").want(t, 200, "qwen3 · 8.2B · Q4_K_M · 4.9 GiB", "3 h ago")
 	ada.get("/models?model=tiny").want(t, 200, "3 h ago")
 	on := *m

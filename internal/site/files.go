@@ -101,11 +101,11 @@ func pullWords(p fleet.ModelPull) words {
 	case p.State == fleet.PullDone:
 		return words{"complete", "good"}
 	case p.Problem != "":
-		return words{"tried again by itself", "warn"}
+		return words{"retrying", "warn"}
 	case p.State == fleet.PullWaiting:
-		return words{text: "waits for the pulls before it"}
+		return words{text: "queued"}
 	case p.File == "":
-		return words{text: "looking for it"}
+		return words{text: "searching"}
 	}
 	text := size(p.Done)
 	if p.Total > 0 {
@@ -198,18 +198,18 @@ func (s *Site) changeFiles(v *visit) (reply, error) {
 func changedFiles(in api.FileChange, out api.MachineFiles) string {
 	switch in.Act {
 	case fleet.ActPull:
-		return out.Machine + " pulls " + in.Model + "; this page shows how far it is."
+		return out.Machine + " is pulling " + in.Model + "; this page shows its progress."
 	case fleet.ActCancel:
-		return "The pull is canceled, and what was fetched is deleted."
+		return "Pull canceled, and the partial download deleted."
 	case fleet.ActRemove:
 		return in.Model + " is removed."
 	case fleet.ActUnload:
-		return in.Model + " is out of memory; its next call loads it again."
+		return in.Model + " is unloaded. Its next call loads it again."
 	}
 	if file, _ := out.File(in.Model); file.State == fleet.FileLoaded {
-		return in.Model + " is in memory."
+		return in.Model + " is loaded."
 	}
-	return out.Machine + " loads " + in.Model + "; this page shows when that is done."
+	return out.Machine + " is loading " + in.Model + "; this page shows when that is done."
 }
 
 // filesQuestion returns the confirmation page for an act on model files.
@@ -220,11 +220,11 @@ func (s *Site) filesQuestion(v *visit) (question, error) {
 		return question{}, err
 	}
 	text, known := map[fleet.FileVerb]struct{ title, button, cut string }{
-		fleet.ActPull:   {"Pull %s on %s?", "Pull the model", "The machine fetches it by its own network, and keeps it on its disk."},
-		fleet.ActCancel: {"Cancel the pull of %s on %s?", "Cancel the pull", "What was fetched is deleted."},
-		fleet.ActRemove: {"Remove %s from %s?", "Remove the model", "Its files are deleted. Who uses it through you loses it."},
-		fleet.ActLoad:   {"Load %s on %s?", "Load the model", "It takes its memory now, and not at its first call."},
-		fleet.ActUnload: {"Unload %s on %s?", "Unload the model", "Its memory is free until its next call, which loads it again."},
+		fleet.ActPull:   {"Pull %s on %s?", "Pull the model", "The machine downloads it over its own connection and keeps it on its disk."},
+		fleet.ActCancel: {"Cancel the pull of %s on %s?", "Cancel the pull", "The partial download is deleted."},
+		fleet.ActRemove: {"Remove %s from %s?", "Remove the model", "Its files are deleted. Everyone who uses it through you loses access to it."},
+		fleet.ActLoad:   {"Load %s on %s?", "Load the model", "It takes up memory now instead of at its first call."},
+		fleet.ActUnload: {"Unload %s on %s?", "Unload the model", "Its memory is freed. Its next call loads it again."},
 	}[in.Act]
 	if !known {
 		return question{}, fault.New(fault.InvalidRequest, "there is no such act on model files").WithParam("act")

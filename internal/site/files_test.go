@@ -67,7 +67,7 @@ func TestFileActs(t *testing.T) {
 		return ada.post("/machines/files", append([]string{"machine", tn.machine.ID, "act", verb, "model", model}, more...)...)
 	}
 	for verb, done := range map[string]string{
-		"pull": "this page shows how far it is", "cancel": "what was fetched is deleted", "remove": "words is removed", "load": "words is in memory", "unload": "words is out of memory",
+		"pull": "this page shows its progress", "cancel": "the partial download deleted", "remove": "words is removed", "load": "words is loaded", "unload": "words is unloaded",
 	} {
 		act(verb, "words").goes(t, page+"?tab=models")
 		ada.get(page+"?tab=models").want(t, 200, done)

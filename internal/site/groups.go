@@ -24,7 +24,7 @@ type groupsData struct {
 
 // groupColumns are the columns of the list of groups.
 var groupColumns = []column{
-	{Head: "Name", Name: "name"}, {Head: "State", Class: "status", Name: "state"}, {Head: "Kind"},
+	{Head: "Name", Name: "name"}, {Head: "Your role", Class: "status", Name: "state"}, {Head: "Kind"},
 	{Head: "Members", Class: "n", Name: "members", Most: true}, {Head: "Limits on your machines"}, {Head: "Actions", Class: "do"},
 }
 
@@ -113,7 +113,7 @@ func fellowState(m api.GroupMember) words {
 
 // groupMachineColumns are the columns of the list of the machines of a group.
 var groupMachineColumns = []column{
-	{Head: "Machine", Name: "name"}, {Head: "Owner", Name: "owner"}, {Head: "In the group", Class: "status", Name: "state"},
+	{Head: "Machine", Name: "name"}, {Head: "Owner", Name: "owner"}, {Head: "Status", Class: "status", Name: "state"},
 	{Head: "Actions", Class: "do"},
 }
 
@@ -161,7 +161,7 @@ func (s *Site) groupPage(v *visit) (reply, error) {
 	}
 	groups, err := call(s, v, api.ListGroups, api.None{})
 	g, err := pick(groups.Data, err, func(g api.Group) bool { return g.Name == name },
-		"there is no group named %.80q that you see", name)
+		"you can see no group named %.80q", name)
 	if err != nil {
 		return reply{title: "Group"}, err
 	}
@@ -191,7 +191,7 @@ func (s *Site) createGroup(v *visit) (reply, error) {
 	if err == nil {
 		_, err = call(s, v, api.CreateGroup, made)
 	}
-	return reply{to: groupAddress(made.Name), done: "The group is there, and you are its admin."}, err
+	return reply{to: groupAddress(made.Name), done: "Group created. You are its admin."}, err
 }
 
 // groupMachine is a group member's machine, as the page shows it.
@@ -261,10 +261,10 @@ func decidedOn(m api.GroupMachine) string {
 	name := m.Machine + " of " + m.Owner
 	switch m.Rule {
 	case account.MachinePinned:
-		return name + " is pinned: it counts as established in " + m.Group + "."
+		return name + " is pinned: it is used before new machines in " + m.Group + "."
 	case account.MachineExcluded:
 		return name + " is excluded: within 5 seconds the members of " + m.Group +
-			" do not reach it by the group, and running calls are stopped."
+			" can no longer use it through the group, and running calls are stopped."
 	}
-	return name + " is neither pinned nor excluded in " + m.Group + " any more."
+	return name + " is no longer pinned or excluded in " + m.Group + "."
 }

@@ -28,7 +28,7 @@ func testLimitsOnPages(t *testing.T, tn *town) {
 		t.Error("only ada, while a group reaches the machine")
 	}
 	ada.post("/groups/limit", "group", "lab", "models", "tiny", "per_day", "7").goes(t, "/access/group?group=lab")
-	ada.get("/access/group?group=lab").want(t, 200, "These are now your limits for lab.", "<strong>models tiny; 7 calls a day</strong>")
+	ada.get("/access/group?group=lab").want(t, 200, "Limits saved for lab.", "<strong>models tiny; 7 calls a day</strong>")
 	ada.get("/access/group?group=lab&limits=edit").want(t, 200, `<dialog class="panel" id="panel" open`, `placeholder="no limit" value="7"`, `name="models" value="tiny" checked`)
 	ada.get("/access").want(t, 200, "\">models tiny; 7 calls a day <small")
 	ada.get("/machines/"+tn.machine.ID+"?tab=sharing").want(t, 200, "served, models tiny; 7 calls a day")
@@ -39,9 +39,9 @@ func testLimitsOnPages(t *testing.T, tn *town) {
 
 	ada.post("/sharing/share", "with", "bob", "models", "tiny", "concurrent", "2", "per_day", "9").goes(t, "/access")
 	ada.post("/sharing/share", "with", "bob", "models", "", "concurrent", "", "per_day", "8").goes(t, "/access")
-	ada.get("/access").want(t, 200, "\">models tiny; 2 at once; 8 calls a day", "lab gives more")
-	ada.get("/access?member=bob").want(t, 200, `placeholder="no limit" value="8"`, "which adds nothing while you share",
-		"<strong>lab gives more</strong> than this share", `aria-label="Apply the limits to lab, too: models tiny; 2 at once; 8 calls a day"`, "Without the share, lab gives bob: no limits.")
+	ada.get("/access").want(t, 200, "\">models tiny; 2 at once; 8 calls a day", "lab allows more")
+	ada.get("/access?member=bob").want(t, 200, `placeholder="no limit" value="8"`, "which has no effect while you share",
+		"<strong>lab allows more</strong> than this share", `aria-label="Apply these limits to lab too: models tiny; 2 at once; 8 calls a day"`, "Without the share, the limits of lab apply: no limits.")
 	ada.post("/groups/limit", "group", "lab", "models", "tiny", "concurrent", "2", "per_day", "8").goes(t, "/access/group?group=lab") // as the button does
 	ada.get("/access/group?group=lab").want(t, 200, "<strong>models tiny; 2 at once; 8 calls a day</strong>")
 	if page := ada.get("/access?member=bob"); strings.Contains(page.body, "gives more") {
@@ -53,13 +53,13 @@ func testLimitsOnPages(t *testing.T, tn *town) {
 
 	code := textOf(t, ada.post("/sharing/invite", "uses", "1", "expires", "7d"), "link")
 	bob.post("/sharing/accept", "code", code).goes(t, "/access/for-you")
-	bob.get("/access/for-you").want(t, 200, "ada shares with you already: that share and its limits are as they were", "models tiny, none-such; 8 calls a day")
+	bob.get("/access/for-you").want(t, 200, "ada already shares with you: nothing changed, and the invite was not used", "models tiny, none-such; 8 calls a day")
 	ada.get("/access/invites").want(t, 200, "0 of 1")
 
 	// A disabled member makes no calls, and is not listed as someone who can use a
 	// machine.
 	check(t, tn.db.SetMemberDisabled(t.Context(), tn.members["bob"].ID, true))
-	ada.get("/access").want(t, 200, "Only you.", "whose account is disabled", `aria-label="End the share with bob"`)
+	ada.get("/access").want(t, 200, "Only you.", "account disabled, so all their calls are refused", `aria-label="Stop sharing with bob"`)
 }
 
 // TestSharedWithoutMachine checks that a member without a machine sees who will be able
@@ -116,10 +116,10 @@ func TestInviteSays(t *testing.T) { onEachStore(t, testInviteSays) }
 
 func testInviteSays(t *testing.T, tn *town) {
 	ada, visitor := tn.as("ada"), tn.browser()
-	made := ada.post("/sharing/invite", "uses", "1", "expires", "7d", "models", "tiny\nother", "per_day", "5").want(t, 200, "It carries no key")
+	made := ada.post("/sharing/invite", "uses", "1", "expires", "7d", "models", "tiny\nother", "per_day", "5").want(t, 200, "This link does not include your key")
 	link := textOf(t, made, "link")
 	at := strings.TrimPrefix(link, tn.web.URL)
-	visitor.get(at).want(t, 200, "<strong>ada</strong> shares their machines with you, within these limits: models tiny, other; 5 calls a day.", "Models on them: <code>tiny</code>.", `id="sign-up"`)
+	visitor.get(at).want(t, 200, "<strong>ada</strong> shares their machines with you, within these limits: models tiny, other; 5 calls a day.", "Models: <code>tiny</code>.", `id="sign-up"`)
 	tn.as("bob").get(at).want(t, 200, "<strong>ada</strong> shares", `id="accept"`)
 	tn.as("bob").post("/sharing/accept", "code", link).goes(t, "/access/for-you")
 	for _, b := range []*browser{visitor, tn.as("eve")} {
@@ -150,7 +150,7 @@ func testInvitationPages(t *testing.T, tn *town) {
 	for _, answer := range []string{"decline", "withdraw", "accept"} {
 		quiet(bob, "/")
 		ada.post("/groups/invite", "group", "lab", "member", " bob ").goes(t, "/access/group?group=lab")
-		ada.get("/access/group?group=lab").want(t, 200, "bob is invited, and is in the group after accepting", `aria-label="Withdraw the invitation of bob to lab"`)
+		ada.get("/access/group?group=lab").want(t, 200, "bob is invited and joins by accepting", `aria-label="Withdraw the invitation of bob to lab"`)
 		bob.get("/models").want(t, 200, `aria-label="1 new"`)
 		bob.get("/").want(t, 200, "1 new notice.<")
 		bob.get("/notices").want(t, 200, "ada invites you to the group lab: accept or decline.", `href="/access/groups"`)
@@ -165,7 +165,7 @@ func testInvitationPages(t *testing.T, tn *town) {
 			bob.header.Set("X-Kith-Refresh", "1") // the previous page may still follow changes
 			bob.get("/access/groups").want(t, 200)
 			bob.header.Del("X-Kith-Refresh")
-			bob.get("/access/groups").want(t, 200, map[string]string{"accept": "You are in the group: its members reach your machines", "decline": "Declined: nothing is shared"}[answer])
+			bob.get("/access/groups").want(t, 200, map[string]string{"accept": "You are in the group: its members can use your machines", "decline": "Declined: nothing is shared"}[answer])
 		}
 		if answer == "accept" {
 			bob.get("/").want(t, 200, "1 new notice.<")
@@ -209,7 +209,7 @@ func testMachinesOfAGroup(t *testing.T, tn *town) {
 			assert.Lacks(t, page.body, text, "the page")
 		}
 	}
-	without(bob.get("/access/group?group=lab").want(t, 200, table, "<th scope=\"row\">box</th><td>ada</td><td><span class=\"state \">new</span>", pin, exclude), undo)
+	without(bob.get("/access/group?group=lab").want(t, 200, table, `<div id="machines" data-stream="/live/access"`, "<th scope=\"row\">box</th><td>ada</td><td><span class=\"state \">new</span>", pin, exclude), undo)
 	without(ada.get("/access/group?group=lab").want(t, 200), table, pin)
 	set := func(rule, says string) {
 		t.Helper()
@@ -218,7 +218,7 @@ func testMachinesOfAGroup(t *testing.T, tn *town) {
 		bob.get("/access/group?group=lab").want(t, 200, says)
 	}
 
-	set("pinned", "box of ada is pinned: it counts as established in lab.")
+	set("pinned", "box of ada is pinned: it is used before new machines in lab.")
 	without(bob.get("/access/group?group=lab").want(t, 200, `<span class="state good">pinned</span>`, exclude, undo), pin)
 	without(eve.get("/access/group?group=lab").want(t, 200, table, `<span class="state good">pinned</span>`), "/groups/machine")
 	ada.get("/access").want(t, 200, `data-panel>bob</a></th>`, `<a href="/access/group?group=lab`)
@@ -229,7 +229,7 @@ func testMachinesOfAGroup(t *testing.T, tn *town) {
 	ada.get("/access").want(t, 200, "Only you.")
 	ada.get("/machines/"+tn.machine.ID+"?tab=sharing").want(t, 200, "<strong>lab</strong>: excluded by an admin of the group")
 
-	set("none", "box of ada is neither pinned nor excluded in lab any more.")
+	set("none", "box of ada is no longer pinned or excluded in lab.")
 	without(eve.get("/access/group?group=lab").want(t, 200), table)
 	ada.get("/machines/"+tn.machine.ID+"?tab=sharing").want(t, 200, "<strong>lab</strong>: served")
 	for _, who := range []*browser{ada, eve} { // no page offers it to them

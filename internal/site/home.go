@@ -158,7 +158,7 @@ func steps(models []api.Model, machines int, shares []api.Share, hasKey, called,
 	chat := step{Text: "Make a first call", Help: "From a program, or here.", Href: "/try", Do: "Chat", Done: called}
 	if machines == 0 && (len(models) > 0 || receives(shares) >= 0) {
 		connect.Optional, connect.Help = true,
-			"Only to run models yourself: the machines of others serve you without it."
+			"Only to run models yourself. You can use others' machines without one."
 		return []step{reach, chatStep(chat, models), key, connect}
 	}
 	invite := step{Text: "Invite someone", Help: "They can then use your machines, within limits that you set.",
@@ -172,14 +172,14 @@ func chatStep(chat step, models []api.Model) step {
 	first := api.FirstChoice(models)
 	if first == nil {
 		if len(models) > 0 {
-			chat.Help = "No model that answers chats is ready now. Chat lists those that come back."
+			chat.Help = "No chat model is ready right now. Chat lists models as they come back."
 		}
 		return chat
 	}
 	chat.Text = fmt.Sprintf("Chat with %s's `%s`", first.Owner, first.ID)
 	chat.Help = "Here on the site, without a key. The owner of the machine that answers could read it."
 	if first.Availability != "ready" {
-		chat.Help += " It is busy now: you wait in line for it."
+		chat.Help += " It is busy, so you wait in line."
 	}
 	chat.Href = "/try?model=" + url.QueryEscape(string(first.ID))
 	return chat
@@ -196,16 +196,16 @@ func usable(sh api.Share) bool { return sh.Direction != "given" && !sh.Disabled 
 // reachStep returns the step to reach a first model. Its text depends on what exists
 // already.
 func reachStep(models, machines int, shares []api.Share) step {
-	reach := step{Text: "Reach a model", Help: "One on your machine, or one that a member shares with you.",
+	reach := step{Text: "Get access to a model", Help: "One on your machine, or one that a member shares with you.",
 		Href: invitesPath + "#accept-invite", Do: "Accept an invite", Done: models > 0}
 	if reach.Done {
 		return reach
 	}
 	if i := receives(shares); i >= 0 {
-		reach.Help, reach.Href, reach.Do = shares[i].Owner+" shares with you, and has no model online now. "+
+		reach.Help, reach.Href, reach.Do = shares[i].Owner+" shares with you but has no model online right now. "+
 			"Wait for one, or connect a machine of your own.", forYouPath, "See what you can use"
 	} else if machines > 0 {
-		reach.Help, reach.Href, reach.Do = "Your machine has none yet: `kith pull` there fetches one.", "/machines",
+		reach.Help, reach.Href, reach.Do = "Your machine has none yet: run `kith pull` on it.", "/machines",
 			"See your machines"
 	}
 	return reach
@@ -234,13 +234,13 @@ func (s *Site) concerns(v *visit, machines []api.Machine, now time.Time) (all []
 		see := remedy{Text: "View", Href: "/machines/" + m.ID}
 		switch {
 		case !m.Online && m.LastSeen.IsZero():
-			idle = append(idle, concern{m.Name + " is not set up: run `kith serve` there.", see})
+			idle = append(idle, concern{m.Name + " is not set up: run `kith serve` on it.", see})
 		case !m.Online:
 			idle = append(idle, concern{m.Name + " is offline, last seen " + ago(m.LastSeen, now) + ".", see})
 		case m.Paused:
 			idle = append(idle, concern{m.Name + " is paused.", remedy{Text: "Resume", Resume: m.ID}})
 		case len(m.Models) == 0:
-			idle = append(idle, concern{m.Name + " has no model: `kith pull` there fetches one.",
+			idle = append(idle, concern{m.Name + " has no model: run `kith pull` on it.",
 				remedy{Text: "Pull a model", Href: machineAddress(m.ID, modelsTab) + "#files-title"}})
 		}
 	}
@@ -255,7 +255,7 @@ func (s *Site) concerns(v *visit, machines []api.Machine, now time.Time) (all []
 	}
 	for _, part := range s.Health(v.Context()) {
 		if !part.Good {
-			all = append(all, concern{part.Name + " of this hub does not work.",
+			all = append(all, concern{part.Name + " of this hub is not working.",
 				remedy{Text: "View", Href: operatorPath}})
 		}
 	}

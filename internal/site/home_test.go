@@ -18,15 +18,21 @@ import (
 func TestHome(t *testing.T) {
 	tn := newTown(t, nil)
 	ada, eve := tn.as("ada"), tn.as("eve")
-	eve.get("/").want(t, 200, "Get started", "1 of 4 done", `href="/machines#connect"`, "None is connected", "None in the last 7 days", "None yet.", "(optional)")
+	eve.get("/").want(t, 200, "Get started", "1 of 4 done", `href="/machines#connect"`, "None connected", "None in the last 7 days", "None yet.", "(optional)")
 	ada.get("/").want(t, 200, "Get started", `id="first-key"`, "Your machines", tn.machine.ID)
+	first := tn.as("bob")
+	first.post("/account/password", "password", aPassword)
+	all := tn.models
+	tn.models = []api.Model{}
+	assert.Lacks(t, first.get("/").want(t, 200, "Get started").body, "Needs attention", "a page with nothing but the first steps")
+	tn.models = all
 	ada.post("/applications", "name", "k", "reach", "own").goes(t, newKeyPath)
 	good[anything](tn.world, "ada", "POST", "/api/invites", "")
 	tn.history()
-	page := ada.get("/").want(t, 200, "Calls, last 24 hours", "Newest failed calls", `title="Not shared with you: 1 machine of yours was offline."`, "1 failed</span>",
+	page := ada.get("/").want(t, 200, "Calls, last 24 hours", "Recent failed calls", `title="Not shared with you: 1 machine of yours was offline."`, "1 failed</span>",
 		"of=day", `<a href="/requests?outcome=refused">`)
-	first, second := strings.Index(page.body, `id="attention"`), strings.Index(page.body, `id="calls-title"`)
-	assert.That(t, first < second, "on a phone the calls come before what needs attention")
+	attention, calls := strings.Index(page.body, `id="attention"`), strings.Index(page.body, `id="calls-title"`)
+	assert.That(t, attention < calls, "on a phone the calls come before what needs attention")
 }
 
 // TestManyMachines checks that the first page and the lists of access name a few of many
@@ -204,7 +210,7 @@ func TestSteps(t *testing.T) {
 	model := func(availability string) []api.Model {
 		return []api.Model{{ID: "tiny", Chat: true, Owner: "eve", Via: "shared", Availability: availability}}
 	}
-	const alone = "Connect a machine, Reach a model, Create a key, Make a first call, Invite someone"
+	const alone = "Connect a machine, Get access to a model, Create a key, Make a first call, Invite someone"
 	for name, test := range map[string]struct {
 		models   []api.Model
 		machines int
@@ -213,10 +219,10 @@ func TestSteps(t *testing.T) {
 	}{
 		"nothing yet":         {want: alone},
 		"a machine":           {machines: 1, models: model("ready"), want: alone},
-		"an invite":           {models: model("ready"), shares: shares, want: "Reach a model, Chat with eve's `tiny`, Create a key, Connect a machine (optional)"},
-		"a share, no model":   {shares: shares, want: "Reach a model, Make a first call, Create a key, Connect a machine (optional)"},
-		"a share, none ready": {models: model("offline"), shares: shares, want: "Reach a model, Make a first call, Create a key, Connect a machine (optional)"},
-		"a group":             {models: model("busy"), want: "Reach a model, Chat with eve's `tiny`, Create a key, Connect a machine (optional)"},
+		"an invite":           {models: model("ready"), shares: shares, want: "Get access to a model, Chat with eve's `tiny`, Create a key, Connect a machine (optional)"},
+		"a share, no model":   {shares: shares, want: "Get access to a model, Make a first call, Create a key, Connect a machine (optional)"},
+		"a share, none ready": {models: model("offline"), shares: shares, want: "Get access to a model, Make a first call, Create a key, Connect a machine (optional)"},
+		"a group":             {models: model("busy"), want: "Get access to a model, Chat with eve's `tiny`, Create a key, Connect a machine (optional)"},
 	} {
 		var got []string
 		for _, st := range steps(test.models, test.machines, test.shares, false, false, false) {
@@ -227,7 +233,7 @@ func TestSteps(t *testing.T) {
 		}
 		assert.Equal(t, strings.Join(got, ", "), test.want, name)
 	}
-	for availability, want := range map[string]string{"ready": "without a key", "busy": "It is busy now", "offline": "No model that answers chats is ready now"} {
+	for availability, want := range map[string]string{"ready": "without a key", "busy": "It is busy, so you wait in line.", "offline": "No chat model is ready right now"} {
 		got := chatStep(step{Href: "/try"}, model(availability))
 		assert.Contains(t, got.Help, want, availability)
 		assert.Equal(t, got.Href == "/try", availability == "offline", availability, "leads to no model")
@@ -265,8 +271,8 @@ func TestCauseBrief(t *testing.T) {
 	refused := api.TracedDecision{Decision: account.Decision{Verdict: "refuse", Seen: []account.StateCount{{Via: "own", State: "paused", Machines: 1}, {Via: "group", State: "busy", Machines: 2}}}}
 	for want, trace := range map[string]api.CallTrace{
 		"1 machine of yours was paused; 2 machines of your groups were busy.": {Trace: account.Trace{Code: "CASCADE_EXHAUSTED"}, Decisions: []api.TracedDecision{refused}},
-		"No machine you can use serves model \"a\".":                          {Trace: account.Trace{Code: "model_not_found", Message: "no machine you can use serves model \"a\"; send the id exactly as GET /v1/models lists it"}},
-		"It means this.": {Trace: account.Trace{Code: "machine_offline"}, Meaning: "It means this; and more."},
+		"No machine you can use serves it.":                                   {Trace: account.Trace{Code: "model_not_found", Model: "a", Message: "no machine you can use serves model \"a\"; send the id exactly as GET /v1/models lists it"}},
+		"It means this.":                                                      {Trace: account.Trace{Code: "machine_offline"}, Meaning: "It means this; and more."},
 	} {
 		assert.Equal(t, causeBrief(&trace), want)
 	}

@@ -41,7 +41,7 @@ func TestLimitsByBoxes(t *testing.T) {
 	form := url.Values{"with": {"bob"}, "models": {"tiny", "other\r\ntiny"}, "concurrent": {""}, "per_day": {"3"}, "days-0": {"Sat", "Sun"}, "from-0": {"10:00"}, "to-0": {"12:00"}}
 	ada.do("POST", "/sharing/limits", form).goes(t, "/access")
 	assert.Same(t, limits(), api.Limits{Models: []string{"tiny", "other"}, Hours: "Sat,Sun 10:00-12:00", PerDay: new(3)})
-	ada.get("/access?member=bob").want(t, 200, `value="other" checked><span>other <small class="muted">not offered now`, "Hours: Sat,Sun 10:00-12:00 machine time", `name="days-0" value="Sat" checked`)
+	ada.get("/access?member=bob").want(t, 200, `value="other" checked><span>other <small class="muted">not available now`, "Hours: Sat,Sun 10:00-12:00 machine time", `name="days-0" value="Sat" checked`)
 	form.Set("to-0", "")
 	ada.do("POST", "/sharing/limits", form).want(t, 400, "cannot read the window", `<details id="with-hours" open`, `<dialog class="panel" id="panel" open`)
 	ada.do("POST", "/sharing/limits", url.Values{"with": {"bob"}, "models": {""}, "from-0": {"10:00"}, "to-0": {"12:00"}}).goes(t, "/access")

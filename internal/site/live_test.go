@@ -465,13 +465,13 @@ func testWhoUsesWhat(t *testing.T, tn *town) {
 	tn.as("eve").get("/access/for-you").want(t, 200, `id="using-`+nameKey("ada")+`" data-live data-idle="idle" class="state good">tiny on box<`)
 
 	// bob is also in the group, so without the share his calls continue by the group.
-	a.get("/sharing/end?with=bob").want(t, 200, "End the share with bob?", "No running call is stopped.", `name="with" value="bob"`)
+	a.get("/sharing/end?with=bob").want(t, 200, "Stop sharing with bob?", "No running call is stopped.", `name="with" value="bob"`)
 	a.get("/sharing/end?with=zed").want(t, 404, "you do not share with")
 	a.post("/sharing/end", "with", "bob").goes(t, "/access")
-	a.get("/access").want(t, 200, "The share with bob has ended. No running call is stopped.")
+	a.get("/access").want(t, 200, "You no longer share with bob. No running call is stopped.")
 	reach(true, ada, eve)
 	good[anything](tn.world, "ada", "POST", "/api/shares", `{"with":"bob"}`)
-	a.get("/sharing/end?with=bob").want(t, 200, cutWords(2), "What bob shares with you stays.")
+	a.get("/sharing/end?with=bob").want(t, 200, cutWords(2), "What bob shares with you does not change.")
 	a.post("/sharing/end", "with", "bob").goes(t, "/access")
 	a.get("/access").want(t, 200, "2 running calls are stopped within 5 seconds.")
 
@@ -494,10 +494,10 @@ func testWhoUsesWhat(t *testing.T, tn *town) {
 	a.post("/groups/remove", "group", "lab", "member", "eve").goes(t, "/access/group?group=lab")
 	a.get("/access/group?group=lab").want(t, 200, "Removed. 1 running call is stopped")
 	tn.as("bob").post("/groups/leave", "group", "lab").goes(t, "/access/groups")
-	a.get("/groups/end?group=lab").want(t, 200, "End the group lab?", cutWords(3))
+	a.get("/groups/end?group=lab").want(t, 200, "Delete the group lab?", cutWords(3))
 	a.get("/groups/end?group=none").want(t, 404, "you are not an admin of a group")
 	a.post("/groups/end", "group", "lab").goes(t, "/access/groups")
-	a.get("/access/groups").want(t, 200, "The group lab has ended", "3 running calls are stopped")
+	a.get("/access/groups").want(t, 200, "The group lab is deleted", "3 running calls are stopped")
 	a.post("/machines/revoke", "machine", tn.machine.ID).goes(t, "/machines")
 	a.get("/machines").want(t, 200, "The machine box is revoked. 3 running calls are stopped")
 }

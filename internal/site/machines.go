@@ -271,8 +271,8 @@ func (s *Site) revokeMachineQuestion(v *visit) (question, error) {
 		Cuts: []string{
 			counted(m.Running, "No call runs on it now.", "1 call that runs on it is stopped.",
 				"%d calls that run on it are stopped."),
-			"Its models are out of reach for you and for everyone who uses them through you.",
-			"To come back it has to sign in again, with kith login.",
+			"You, and everyone who uses it through you, lose access to its models.",
+			"To use it again, run kith login on it.",
 		},
 	}, err
 }

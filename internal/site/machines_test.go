@@ -42,7 +42,7 @@ func TestMachinePage(t *testing.T) {
 	notSetUp := ada.get("/machines/"+fresh.ID).want(t, 200, `<span class="state">not set up</span>`, "Run <code>kith serve</code> on it", `href="/machines/revoke?machine=`+fresh.ID)
 	assert.Lacks(t, notSetUp.body, "offline", "a machine that never connected is offline")
 	ada.get("/machines?state=not+set+up").want(t, 200, ">attic</a>", `<span class="state">not set up</span>`)
-	ada.get("/").want(t, 200, "cellar is offline", "attic is not set up: run <code>kith serve</code> there.")
+	ada.get("/").want(t, 200, "cellar is offline", "attic is not set up: run <code>kith serve</code> on it.")
 	tn.operator().get("/operator/machines?state=not+set+up").want(t, 200, "attic")
 	ada.get("/machines/revoke?machine="+away.ID).want(t, 200, "Revoke cellar?", "No call runs on it now.")
 	tn.as("bob").get("/machines/"+away.ID).want(t, 404, "no machine with the id")
@@ -97,7 +97,7 @@ func TestMachineGroups(t *testing.T) {
 	for _, name := range []string{"lab", "attic"} {
 		good[anything](tn.world, "ada", "POST", "/api/groups", `{"name":"`+name+`","kind":"open"}`)
 	}
-	const ofItself = "Serves only groups that its own configuration names"
+	const ofItself = "Serves only the groups named in its own configuration"
 	for _, test := range []struct {
 		groups            []string // in its configuration
 		keepOut           string
@@ -155,7 +155,7 @@ func TestMostModels(t *testing.T) {
 		}
 		tn.snapshot = tn.snapshot.WithMachine(new(machine))
 		page := tn.as("ada").get("/machines/"+tn.machine.ID+"?tab=models").want(t, 200)
-		assert.Equal(t, strings.Contains(page.body, "A machine offers 256 models at most."), n == 256, n, "models")
+		assert.Equal(t, strings.Contains(page.body, "A machine offers at most 256 models."), n == 256, n, "models")
 	}
 }
 

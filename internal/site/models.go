@@ -110,7 +110,6 @@ func (s *Site) modelsPage(v *visit) (reply, error) {
 		ID: "models", Path: "/models", Label: "Models", One: "model", Many: "models",
 		Find: "ID, capability or status", Query: readList(query, ""), Columns: modelColumns}}
 	shown.Models, shown.List.Found, shown.List.States = modelList.cut(modelRows(models.Data), shown.List.Query)
-	markTwins(shown.Models)
 	return reply{page: "models", title: "Models", data: shown}, nil
 }
 
@@ -213,9 +212,9 @@ func abilities(capabilities []string) string {
 func lacks(capabilities []string) string {
 	switch {
 	case slices.Contains(capabilities, noTools):
-		return "tools: how its chat template writes calls cannot be read, and calls with tools are refused. The machine's owner sees the reason in kith status."
+		return "tools: kith cannot read how its chat template writes tool calls, so calls with tools are refused. The machine's owner sees the reason in kith status."
 	case slices.Contains(capabilities, defaultTools):
-		return "a form of tool calls of its own: they are described to it, which works less well."
+		return "native tool calls: kith describes tools to it in text, which works less well."
 	}
 	return ""
 }
@@ -302,7 +301,6 @@ type modelRow struct {
 	api.Model
 	N     int             // index in the listing
 	Twins []fleet.ModelID // ids that are easily confused with its own
-	First bool            // first in its group of twins on the page
 }
 
 // most returns the largest value of the model's forms, or 0.
@@ -353,13 +351,6 @@ func modelRows(models []api.Model) []modelRow {
 		}
 	}
 	return rows
-}
-
-// markTwins marks the first of each group of twins on a page.
-func markTwins(rows []modelRow) {
-	for i, r := range rows {
-		rows[i].First = len(r.Twins) > 0 && (i == 0 || api.Skeleton(rows[i-1].ID) != api.Skeleton(r.ID))
-	}
 }
 
 // modelsContent is the live content for the models that the caller reaches.

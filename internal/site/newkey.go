@@ -114,7 +114,7 @@ func (s *Site) revokeKeyQuestion(v *visit) (question, error) {
 		Title: "Revoke " + keyName(key) + "?", Button: "Revoke the key", Action: "/applications/revoke",
 		Back: "/applications", Field: "key", Value: key.ID,
 		Cuts: []string{"Programs that use the key ending in " + key.LastFour +
-			" are refused within 5 seconds, for good.", lastUse(key, s.DB.Now())},
+			" are permanently refused within 5 seconds.", lastUse(key, s.DB.Now())},
 	}, err
 }
 
@@ -124,8 +124,8 @@ func (s *Site) rollKeyQuestion(v *visit) (question, error) {
 	return question{
 		Title: "Give " + keyName(key) + " a new secret?", Button: "Create the new secret", Action: "/applications/roll",
 		Back: "/applications", Field: "key", Value: key.ID,
-		Cuts: []string{"You get a new secret for the same name, reach, region, scope, end and limit.",
-			"Programs that use the old one, ending in " + key.LastFour + ", are refused within 5 seconds, for good.",
+		Cuts: []string{"The key keeps its name, reach, region, scope, expiry and limit.",
+			"Programs that use the old one, ending in " + key.LastFour + ", are permanently refused within 5 seconds.",
 			lastUse(key, s.DB.Now())},
 	}, err
 }

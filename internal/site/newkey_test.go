@@ -121,7 +121,7 @@ func TestKeyWithALimit(t *testing.T) {
 	ada.post("/applications", "name", "agent", "reach", "own", "per_day", "1500").goes(t, newKeyPath)
 	ada.get(newKeyPath).want(t, 200, "at most 1,500 calls a day")
 	old := newest(t, tn)
-	ada.get("/applications/roll?key="+old.ID).want(t, 200, "name, reach, region, scope, end and limit")
+	ada.get("/applications/roll?key="+old.ID).want(t, 200, "name, reach, region, scope, expiry and limit")
 	ada.post("/applications/roll", "key", old.ID).goes(t, newKeyPath)
 	key := newest(t, tn)
 	assert.That(t, key.ID != old.ID && key.PerDay == 1500, key)
@@ -133,9 +133,9 @@ func TestKeyWithALimit(t *testing.T) {
 		}))
 	}
 	ada.post("/applications/limit", "key", key.ID, "per_day", "2").goes(t, "/applications")
-	ada.get("/applications").want(t, 200, "limit of calls a day is 2, of which 2 are used", `2 of 2 <span class="state warn">used up</span>`)
+	ada.get("/applications").want(t, 200, "daily limit is 2, of which 2 are used", `2 of 2 <span class="state warn">used up</span>`)
 	ada.post("/applications/limit", "key", key.ID, "per_day", "").goes(t, "/applications")
-	ada.get("/applications").want(t, 200, "no limit of calls a day", `<td class="n">2</td>`)
+	ada.get("/applications").want(t, 200, "no daily limit", `<td class="n">2</td>`)
 	assert.Equal(t, newest(t, tn).PerDay, 0, "calls a day")
 	for _, wrong := range []string{"-1", "1000001", "many"} {
 		ada.post("/applications/limit", "key", key.ID, "per_day", wrong).want(t, 400, "per_day")

@@ -46,7 +46,7 @@ func testNoticesPage(t *testing.T, tn *town) {
 		assert.Lacks(t, account.body, not, "the account page")
 	}
 	ada.post("/account/notices", "kind", "offline", "kind", "spent", "site", "spent").goes(t, "/account")
-	ada.get("/account").want(t, 200, "Your choice of notices is kept.", `name="site" value="spent" checked`, `name="site" value="offline" aria-label`)
+	ada.get("/account").want(t, 200, "Notice settings saved.", `name="site" value="spent" checked`, `name="site" value="offline" aria-label`)
 	assert.Lacks(t, ada.get("/notices").body, "box has been offline", "a kind that is switched off is listed")
 	ada.post("/account/notices", "kind", "nonsense").want(t, 400, "unknown kind of notice")
 	tn.operator().get("/account").want(t, 200, "The hub has had no good backup for 7 days")

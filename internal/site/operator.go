@@ -118,10 +118,10 @@ func (s *Site) drainQuestion(v *visit) (question, error) {
 			counted(node.Machines, "The calls that wait there move to the other nodes.",
 				"Its machine and the calls that wait there move to the other nodes.",
 				"Its %d machines and the calls that wait there move to the other nodes."),
-			counted(node.Calls, "It serves no call now: the process ends at once.",
-				"The call that it serves ends by itself; then the process ends.",
-				"The %d calls that it serves end by themselves; then the process ends."),
-			"It serves again once it is started again.",
+			counted(node.Calls, "It has no running calls: the process ends at once.",
+				"Its running call finishes; then the process ends.",
+				"Its %d running calls finish; then the process ends."),
+			"It serves again after a restart.",
 		},
 	}, err
 }
@@ -203,7 +203,7 @@ func (s *Site) disableMemberQuestion(v *visit) (question, error) {
 	q, m, err := s.askAbout(v, "disable")
 	q.Title, q.Button = "Disable "+m.Name+"?", "Disable the member"
 	q.Cuts = []string{"Sessions, keys and machines of " + m.Name + " are refused within 5 seconds.",
-		"Nothing is deleted: the member can be enabled again."}
+		"Nothing is deleted. You can enable the member again."}
 	return q, err
 }
 
@@ -214,8 +214,8 @@ func (s *Site) linkMemberQuestion(v *visit) (question, error) {
 		return q, err
 	}
 	q.Title, q.Button = "Create a sign-in link for "+m.Name+"?", "Create the link"
-	q.Cuts = []string{"It signs " + m.Name + " in, once, within a day, for example after a forgotten password.",
-		"Who has the link can act as " + m.Name + ": it is shown once, for you to pass on."}
+	q.Cuts = []string{"It signs " + m.Name + " in once, within a day, for example after a forgotten password.",
+		"Anyone with the link can act as " + m.Name + ". It is shown only once, for you to pass on."}
 	own, err := s.accountData(v)
 	q.Password = own.NeedsOld
 	return q, err
@@ -229,7 +229,7 @@ func (s *Site) roleQuestion(v *visit) (question, error) {
 		return q, err
 	}
 	if m.Operator {
-		q.Title, q.Button = "Take the role of operator from "+m.Name+"?", "Take the role away"
+		q.Title, q.Button = "Remove "+m.Name+" as an operator?", "Remove as operator"
 		q.Cuts = []string{m.Name + " no longer sees the operator's pages. The last operator keeps the role."}
 	} else {
 		q.Title, q.Button = "Make "+m.Name+" an operator?", "Make an operator"
@@ -287,12 +287,12 @@ func (s *Site) setRole(v *visit) (reply, error) {
 	}
 	operator := v.form.Get("operator") != ""
 	_, err = call(s, v, api.OperatorSetRole, api.Role{Name: m.Name, Operator: operator})
-	done := m.Name + " is an operator now, and sees these pages."
+	done := m.Name + " is now an operator and sees these pages."
 	if !operator {
-		done = m.Name + " is no operator any more."
+		done = m.Name + " is no longer an operator."
 	}
 	if m.ID == v.me.ID && !operator {
-		return reply{to: "/", done: "You are no operator any more."}, err
+		return reply{to: "/", done: "You are no longer an operator."}, err
 	}
 	return reply{to: operatorPath + "/members", done: done}, err
 }

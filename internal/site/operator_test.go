@@ -88,7 +88,7 @@ func TestOperatorAddsMembers(t *testing.T) { onEachStore(t, testOperatorAdds) }
 func testOperatorAdds(t *testing.T, tn *town) {
 	op := tn.operator()
 	const members = "/operator/members"
-	page := op.post(members, "name", "dee").want(t, 200, "dee is added")
+	page := op.post(members, "name", "dee").want(t, 200, "dee was added")
 	dee := tn.browser()
 	path := strings.TrimPrefix(textOf(t, page, "link"), tn.web.URL)
 	dee.get(path).want(t, 200, "Sign in as dee")
@@ -102,7 +102,7 @@ func testOperatorAdds(t *testing.T, tn *town) {
 	check(t, err)
 	op.get(members+"/role?member="+made.ID).want(t, 200, "Make dee an operator?", `name="operator" value="yes"`)
 	op.post(members+"/role", "member", made.ID, "operator", "yes").goes(t, members)
-	if page := op.get(members+"/role?member="+made.ID).want(t, 200, "Take the role of operator from dee?"); strings.Contains(page.body, `name="operator"`) {
+	if page := op.get(members+"/role?member="+made.ID).want(t, 200, "Remove dee as an operator?"); strings.Contains(page.body, `name="operator"`) {
 		t.Error("the form would make an operator")
 	}
 	dee.get("/operator").want(t, 200)
@@ -121,7 +121,7 @@ func testOperatorAdds(t *testing.T, tn *town) {
 	op.post("/account/password", "password", aPassword).goes(t, "/account")
 	op.post(members, "name", "fay").want(t, 403, "current password is wrong")
 	op.post(members+"/role", "member", made.ID, "operator", "yes").want(t, 403, "current password is wrong")
-	op.post(members, "name", "fay", "operator", "yes", "old", aPassword).want(t, 200, "fay is added")
+	op.post(members, "name", "fay", "operator", "yes", "old", aPassword).want(t, 200, "fay was added")
 	op.post(members+"/role", "member", tn.members["root"].ID, "old", aPassword).goes(t, "/")
 	op.get("/operator").want(t, 404)
 }

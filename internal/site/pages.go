@@ -190,7 +190,7 @@ func accountPages() []page {
 		view("/account/email/{code}", "email", "Your e-mail address", (*Site).emailData),
 		post("/account/email/verify", (*Site).verifyEmail),
 		post("/account/email/remove", (*Site).removeEmail),
-		form("/account/notices", api.SwitchNotices, switchedNotices, "Your choice of notices is kept."),
+		form("/account/notices", api.SwitchNotices, switchedNotices, "Notice settings saved."),
 		view("/sessions", "sessions", "Sessions", (*Site).sessionsData),
 		post("/sessions/end", (*Site).endSession),
 	}
@@ -208,9 +208,9 @@ func memberPages() []page {
 		post("/applications/test", (*Site).testKey),
 		formSaying("/applications/limit", api.LimitKey, keyLimit, func(k api.Key) string {
 			if k.PerDay == 0 {
-				return "The key has no limit of calls a day."
+				return "The key has no daily limit."
 			}
-			return "The key's limit of calls a day is " + api.Number(k.PerDay) + ", of which " + api.Number(k.Today) + " are used."
+			return "The key's daily limit is " + api.Number(k.PerDay) + ", of which " + api.Number(k.Today) + " are used."
 		}),
 		form("/applications/revoke", api.RevokeKey, fields,
 			"The key is revoked: it is refused everywhere within 5 seconds."),
@@ -226,12 +226,12 @@ func memberPages() []page {
 		get(livePath+"machines/{machine}", (*Site).machineStream),
 		asks(filesPath, (*Site).filesQuestion),
 		onMachine(modelsTab, post(filesPath, (*Site).changeFiles)),
-		onMachine("", form("/machines/pause", api.ControlMachine, pause, "The machine pauses; what runs on it finishes.")),
-		onMachine("", form("/machines/resume", api.ControlMachine, resume, "The machine takes calls again.")),
-		onMachine(sharingTab, form("/machines/hours", api.ControlMachine, hours, "The new hours are set, and are shown here when "+
+		onMachine("", form("/machines/pause", api.ControlMachine, pause, "Machine paused. Running calls finish.")),
+		onMachine("", form("/machines/resume", api.ControlMachine, resume, "Machine resumed.")),
+		onMachine(sharingTab, form("/machines/hours", api.ControlMachine, hours, "Hours set. They appear here once "+
 			"the machine reports them. Running calls finish.")),
-		onMachine(settingsTab, form("/machines/slots", api.ControlMachine, slots, "The limit is set.")),
-		onMachine(settingsTab, form("/machines/rename", api.RenameMachine, fields, "The machine has its new name.")),
+		onMachine(settingsTab, form("/machines/slots", api.ControlMachine, slots, "Limit set.")),
+		onMachine(settingsTab, form("/machines/rename", api.RenameMachine, fields, "Machine renamed.")),
 		asks("/machines/revoke", (*Site).revokeMachineQuestion),
 		formSaying("/machines/revoke", api.RevokeMachine, fields, revokedMachine),
 		onMachine(sharingTab, formSaying("/machines/keep-out", api.KeepMachineOut, keepOut, keptOut)),
@@ -284,12 +284,12 @@ func sharePages() []page {
 			return made.With + " may use your machines: " + limitWords(made.Limits) + afterLimits(made.Cut, made.Warnings)
 		}),
 		formSaying("/sharing/end", api.EndShare, shareToEnd, func(act api.EndedShare) string {
-			return "The share with " + act.With + " has ended. " + cutWords(act.Cut)
+			return "You no longer share with " + act.With + ". " + cutWords(act.Cut)
 		}),
 	), formsOn(invitesPath,
 		post("/sharing/invite", (*Site).makeInvite),
-		form("/sharing/revoke", api.RevokeInvite, fields, "The invite is revoked: it can no longer be accepted. "+
-			"It cuts no call; shares that it made stay until you end them."),
+		form("/sharing/revoke", api.RevokeInvite, fields, "Invite revoked: it can no longer be accepted. "+
+			"Shares made with it stay until you end them."),
 		post("/sharing/accept", (*Site).acceptInvite),
 	))
 }
@@ -308,25 +308,25 @@ func groupPages() []page {
 	return slices.Concat(formsOn(groupsPath,
 		post("/groups/create", (*Site).createGroup),
 		formSaying("/groups/leave", api.LeaveGroup, fields, func(act api.GroupAct) string {
-			return "You left " + act.Group + ": neither side reaches the other's machines through it. " +
+			return "You left " + act.Group + ". You and its members can no longer use each other's machines through it. " +
 				cutWords(act.Cut)
 		}),
 		formSaying("/groups/end", api.EndGroup, fields, func(act api.GroupAct) string {
-			return "The group " + act.Group + " has ended: no member reaches machines through it. " + cutWords(act.Cut)
+			return "The group " + act.Group + " is deleted: its members can no longer use machines through it. " + cutWords(act.Cut)
 		}),
 		form("/groups/accept", api.AcceptGroup, fields,
-			"You are in the group: its members reach your machines, and you reach theirs."),
+			"You are in the group: its members can use your machines, and you can use theirs."),
 		form("/groups/decline", api.DeclineGroup, fields, "Declined: nothing is shared."),
 	), formsOn(groupPath,
 		form("/groups/join", api.JoinGroup, fields, "You are in the group."),
 		formSaying("/groups/limit", api.LimitGroup, groupLimits, func(made api.GroupLimits) string {
-			return "These are now your limits for " + made.Group + afterLimits(made.Cut, made.Warnings)
+			return "Limits saved for " + made.Group + afterLimits(made.Cut, made.Warnings)
 		}),
 		formSaying("/groups/invite", api.InviteToGroup, fields, func(act api.GroupAct) string {
 			if act.State == "joined" {
 				return act.Member + " is in the group already."
 			}
-			return act.Member + " is invited, and is in the group after accepting."
+			return act.Member + " is invited and joins by accepting."
 		}),
 		formSaying("/groups/withdraw", api.RemoveFromGroup, fields,
 			func(act api.GroupAct) string { return "The invitation of " + act.Member + " is withdrawn." }),
@@ -335,7 +335,7 @@ func groupPages() []page {
 		formSaying("/groups/admin", api.MakeAdmin, fields,
 			func(act api.GroupAct) string { return act.Member + " is an admin of " + act.Group + " now." }),
 		formSaying("/groups/machine", api.SetGroupMachine, fields, decidedOn),
-		form("/groups/demote", api.DropAdmin, fields, "That member is no admin any more, and stays in the group."),
+		form("/groups/demote", api.DropAdmin, fields, "That member is no longer an admin, but stays in the group."),
 	))
 }
 
@@ -344,7 +344,7 @@ func operatorPages() []page {
 		view(operatorPath, "operator", "Operator", (*Site).operatorData),
 		asks(operatorPath+"/drain", (*Site).drainQuestion),
 		form(operatorPath+"/drain", api.OperatorDrainNode, fields,
-			"The node drains: it takes nothing new, and ends once its calls have."),
+			"The node is draining: it takes no new calls and stops once its calls have ended."),
 		view(operatorPath+"/members", "operator-members", "Members", (*Site).membersData),
 		post(operatorPath+"/members", (*Site).addMember),
 		asks(operatorPath+"/members/role", (*Site).roleQuestion),

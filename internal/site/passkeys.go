@@ -119,8 +119,8 @@ func (s *Site) passkeyCeremony(kind account.CeremonyKind, memberID string) accou
 
 func (s *Site) canPasskeys() error {
 	if s.passkeys == nil {
-		return fault.New(fault.InvalidRequest, "this hub has no address that a passkey can be bound to: "+
-			"its operator can set public_url to an https:// name")
+		return fault.New(fault.InvalidRequest, "passkeys need a hub with an https:// address: "+
+			"its operator can set one as public_url")
 	}
 	return nil
 }
@@ -273,11 +273,11 @@ func (s *Site) addPasskey(v *visit) (reply, error) {
 		Created: s.DB.Now().UTC().Truncate(time.Millisecond),
 	}
 	if err := s.DB.AddPasskey(v.Context(), p); err != nil {
-		return reply{}, api.Taken(err, "that passkey is on an account already")
+		return reply{}, api.Taken(err, "that passkey is already in use")
 	}
 	s.Log.Info("passkey added", "member", v.me.ID, "passkey", p.ID)
 	s.notice(v, "A passkey was added to your account: "+line(p.Name)+".")
-	return reply{to: "/account", done: "The passkey is added: it signs you in without a name or a password."}, nil
+	return reply{to: "/account", done: "Passkey added. It signs you in without a name or a password."}, nil
 }
 
 // removePasskey handles POST /account/passkeys/remove. It ends the member's other
@@ -290,7 +290,7 @@ func (s *Site) removePasskey(v *visit) (reply, error) {
 	s.Log.Info("passkey removed", "member", v.me.ID, "passkey", v.form.Get("passkey"))
 	s.notice(v, "A passkey was removed from your account.")
 	return reply{to: "/account",
-		done: "The passkey is removed, and every other session ended. Delete it on the device, too."}, nil
+		done: "Passkey removed. You are signed out everywhere else. Delete it on the device too."}, nil
 }
 
 // lastWay explains what to do if an action would remove the last sign-in method.

@@ -134,7 +134,7 @@ func testPasskeys(t *testing.T, tn *town) {
 		t.Errorf("asked %+v", asked)
 	}
 	key := ada.enrol("my <b>phone")
-	page := ada.get("/account").want(t, 200, "The passkey is added", "my &lt;b&gt;phone", "used never")
+	page := ada.get("/account").want(t, 200, "Passkey added", "my &lt;b&gt;phone", "used never")
 	assert.Lacks(t, page.body, "<b>phone", "a passkey's name is mark-up")
 	if known := ada.challenge("/account/passkeys/begin").PublicKey.Exclude; len(known) != 1 || known[0].ID != b64(key.id) {
 		t.Errorf("the next one is told of %+v", known)
@@ -172,7 +172,7 @@ func testPasskeys(t *testing.T, tn *town) {
 	tn.as("bob").post("/account/passkeys/remove", "passkey", id).want(t, 404)
 	ada.post("/account/passkeys/remove", "passkey", id).goes(t, "/account")
 	b.get("/account").goes(t, "/signin?next=%2Faccount")
-	ada.get("/account").want(t, 200, "is removed")
+	ada.get("/account").want(t, 200, "Passkey removed")
 	b.signInWith(key).want(t, 403)
 }
 
@@ -240,8 +240,8 @@ func TestPasskeysRefused(t *testing.T) {
 	eve := tn.as("eve")
 	eve.post("/account/passkeys", "answer", other.create(begin())).want(t, 400, "not added")
 	ada.post("/account/passkeys", "answer", other.create(fresh())).want(t, 400, "not added")
-	ada.post("/account/passkeys", "answer", key.create(begin())).want(t, 400, "on an account already")
-	eve.post("/account/passkeys", "answer", key.create(eve.challenge("/account/passkeys/begin").PublicKey.Challenge)).want(t, 400, "on an account already")
+	ada.post("/account/passkeys", "answer", key.create(begin())).want(t, 400, "already in use")
+	eve.post("/account/passkeys", "answer", key.create(eve.challenge("/account/passkeys/begin").PublicKey.Challenge)).want(t, 400, "already in use")
 	other.flags = 1
 	ada.post("/account/passkeys", "answer", other.create(begin())).want(t, 400, "not added")
 	other.flags, other.origin = 1|4, "https://evil.example"

@@ -181,7 +181,7 @@ func (s *Site) sendOn(v *visit, memberID string, going away) (reply, error) {
 	}
 	s.sessions.Put(v.Context(), sessionState, state)
 	to := k.oauth.AuthCodeURL(state, oidc.Nonce(going.Nonce), oauth2.S256ChallengeOption(going.Verifier))
-	return reply{page: "leave", title: "On to " + s.provider.Name,
+	return reply{page: "leave", title: "Continue to " + s.provider.Name,
 		data: map[string]string{"Name": s.provider.Name, "To": to}}, nil
 }
 
@@ -275,13 +275,13 @@ func (s *Site) whoCame(ctx context.Context, query url.Values, from away) (who ac
 func (s *Site) bind(v *visit, who account.Identity) (reply, error) {
 	who.ID, who.MemberID, who.Created = account.NewID("idn_"), v.me.ID, s.DB.Now().UTC().Truncate(time.Millisecond)
 	if err := s.DB.AddIdentity(v.Context(), who); err != nil {
-		return reply{}, api.Taken(err, "that account at %s signs a member in already: another one, or you",
+		return reply{}, api.Taken(err, "that account at %s is already linked to a member",
 			s.provider.Name)
 	}
 	s.Log.Info("identity bound", "member", v.me.ID, "identity", who.ID)
-	s.notice(v, "An account at "+line(s.provider.Name)+" was bound to yours, and signs you in: "+line(cmp.Or(who.Shown,
+	s.notice(v, "An account at "+line(s.provider.Name)+" was linked to yours and can sign you in: "+line(cmp.Or(who.Shown,
 		who.Subject))+".")
-	return reply{to: "/account", done: "Your account at " + s.provider.Name + " signs you in from now on."}, nil
+	return reply{to: "/account", done: "Your account at " + s.provider.Name + " is linked: you can sign in with it."}, nil
 }
 
 // signInAs signs in the member bound to the provider's account. If there is none, the
@@ -310,8 +310,8 @@ func (s *Site) signInAs(v *visit, who account.Identity, from away) (reply, error
 
 func (s *Site) greet(v *visit, who account.Identity, from away) (reply, error) {
 	if s.SignUp == SignUpClosed {
-		return reply{}, fault.New(fault.NotAllowed, "no member here is bound to this account at %s, "+
-			"and sign-up is closed. If you are a member, sign in as before and bind it at Account", s.provider.Name)
+		return reply{}, fault.New(fault.NotAllowed, "no member here uses this account at %s, "+
+			"and sign-up is closed. If you are a member, sign in the way you usually do and link it on your Account page", s.provider.Name)
 	}
 	text, err := json.Marshal(newcomer{who.Issuer, who.Subject, who.Shown, from.Invite, from.Next,
 		s.DB.Now().Add(newcomerFor).UTC()})
@@ -366,7 +366,7 @@ func (s *Site) signUpByProvider(v *visit) (reply, error) {
 	}
 	n := s.newcomer(v)
 	if n == nil {
-		return reply{}, fault.New(fault.NotAllowed, "that took too long: begin again")
+		return reply{}, fault.New(fault.NotAllowed, "that took too long: start again")
 	}
 	made, err := s.newMember(v)
 	if err != nil {
@@ -377,7 +377,7 @@ func (s *Site) signUpByProvider(v *visit) (reply, error) {
 		Created: made.Member.Created,
 	}
 	if _, err := s.DB.Identity(v.Context(), n.Issuer, n.Subject); err == nil {
-		return reply{}, fault.New(fault.InvalidRequest, "that account at %s is already bound: sign in with it",
+		return reply{}, fault.New(fault.InvalidRequest, "that account at %s is already linked: sign in with it",
 			s.provider.Name)
 	}
 	seen, _ := s.SeeInvite(v.Context(), api.InviteIn(v.form.Get("invite"))) // who invites, before the invite is used up
@@ -392,9 +392,9 @@ func (s *Site) signUpByProvider(v *visit) (reply, error) {
 func (s *Site) unbind(v *visit) (reply, error) {
 	id := v.form.Get("identity")
 	if err := s.DB.RemoveIdentity(v.Context(), v.me.ID, id, s.sessionID(v.Context())); err != nil {
-		return reply{}, lastWay(api.NotFound(err, "you have no such account bound"))
+		return reply{}, lastWay(api.NotFound(err, "you have no such linked account"))
 	}
 	s.Log.Info("identity removed", "member", v.me.ID, "identity", id)
 	s.notice(v, "An account at a provider, which signed you in, was removed from yours.")
-	return reply{to: "/account", done: "It no longer signs you in, and every other session ended."}, nil
+	return reply{to: "/account", done: "You can no longer sign in with it, and you are signed out everywhere else."}, nil
 }

@@ -148,7 +148,7 @@ func (p *idp) town(w *world, rule SignUp) *town {
 // leaves sends a form that leads to the provider, and returns the URL there.
 func (b *browser) leaves(path string, fields ...string) string {
 	b.t.Helper()
-	page := b.post(path, fields...).want(b.t, 200, `http-equiv="refresh"`, "On to Example &lt;ID&gt;")
+	page := b.post(path, fields...).want(b.t, 200, `http-equiv="refresh"`, "Continue to Example &lt;ID&gt;")
 	found := regexp.MustCompile(`<a href="([^"]+)" id="leave"`).FindStringSubmatch(page.body)
 	if found == nil || !strings.Contains(page.body, `content="0; url=`+found[1]+`"`) {
 		b.t.Fatalf("no way on: %s", page.body)
@@ -193,12 +193,12 @@ func testProvider(t *testing.T, p *idp, tn *town) {
 	// A member binds an account. It then signs in that member, whatever its name.
 	ada := tn.as("ada")
 	ada.through(p.at("a", "whoever"), "/account/provider").goes(t, "/account")
-	ada.get("/account").want(t, 200, "signs you in from now on", "whoever")
+	ada.get("/account").want(t, 200, "is linked: you can sign in with it", "whoever")
 	other := tn.browser()
 	other.through(p.at("a", "somebody else"), "/signin/provider").goes(t, "/")
 	other.get("/").want(t, 200, "Hello, ada")
-	tn.as("bob").through(p, "/account/provider").want(t, 400, "signs a member in already")
-	ada.through(p, "/account/provider").want(t, 400, "signs a member in already")
+	tn.as("bob").through(p, "/account/provider").want(t, 400, "is already linked to a member")
+	ada.through(p, "/account/provider").want(t, 400, "is already linked to a member")
 
 	// After it is removed it is not bound to a member, and its sessions end. The last
 	// sign-in method cannot be removed.
@@ -238,7 +238,7 @@ func TestProviderRules(t *testing.T) {
 	late.through(p, "/signin/provider").goes(t, "/signup/provider")
 	zoe.post("/signup/provider", "name", "zoe", "invite", invite).goes(t, "/")
 	zoe.get("/access/for-you").want(t, 200, `<th scope="row">ada</th>`)
-	late.post("/signup/provider", "name", "zoe2", "invite", invite).want(t, 400, "is already bound")
+	late.post("/signup/provider", "name", "zoe2", "invite", invite).want(t, 400, "is already linked")
 	tn := invited.browser()
 	tn.through(p.at("2", "yan"), "/signin/provider").goes(t, "/signup/provider")
 	tn.post("/signup/provider", "name", "yan", "invite", invite).want(t, 404)

@@ -479,7 +479,7 @@ func reachWords(r account.Reach) string {
 	case account.ReachOwn:
 		return "your machines"
 	case account.ReachShared:
-		return "your machines and those shared with you"
+		return "your own and shared machines"
 	default:
 		return "everything you can use"
 	}
@@ -558,7 +558,7 @@ func (s *Site) answerWith(w http.ResponseWriter, v *visit, out reply, err error)
 	var text bytes.Buffer
 	if err := templates()[out.page].ExecuteTemplate(&text, "layout", seen); err != nil {
 		s.Log.Error("cannot write a page", "id", v.id, "page", out.page, "error", err)
-		http.Error(w, "something went wrong on our side; the id "+v.id+" finds it in the log",
+		http.Error(w, "something went wrong on our side; the operator can find it in the log by the ID "+v.id+"",
 			http.StatusInternalServerError)
 		return
 	}

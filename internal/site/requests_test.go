@@ -56,7 +56,7 @@ func TestCauseOfARefusal(t *testing.T) {
 	refused := func(code fault.Code, message string, seen ...account.StateCount) account.Trace {
 		return account.Trace{Code: string(code), Status: 503, Message: message, Model: "tiny", Mine: true, Decisions: []account.Decision{{Verdict: "wait"}, {Verdict: "refuse", Row: 7, Seen: seen}}}
 	}
-	unkept := "the answer gave the cause, which the hub does not keep, because it may quote the call."
+	unkept := "the response gave the reason, which the hub does not keep because it may quote the call."
 	attic := account.Attempt{Machine: "attic", Owner: "bob", Via: "shared", Outcome: "did not take it: busy", TookMS: 20}
 	desk := account.Attempt{Machine: "desk", Owner: "ada", Via: "own", Outcome: "answered", AfterMS: 20, TookMS: 980}
 	ended := func(try account.Attempt, outcome string) account.Attempt { try.Outcome = outcome; return try }
@@ -117,7 +117,7 @@ func TestCauseOfARefusal(t *testing.T) {
 	ada := tn.as("ada")
 	ada.get("/requests/req_1").want(t, 200, "<p id=\"cause\">No machine you can use serves model &#34;of-ado&#34;.</p>", `Did you mean <a href="/models?model=of-ada">`, `href="/models">See the models you can use`,
 		`<th scope="row">Waits for a machine</th>`, `<th scope="row">Refused</th>`)
-	ada.get("/").want(t, 200, "2 times", "No machine you can use serves model &#34;of-ado&#34;.")
+	ada.get("/").want(t, 200, "2 times", "No machine you can use serves it.")
 }
 
 // A call that its caller stopped is no refusal: it is not red, not among the newest
@@ -144,7 +144,7 @@ func TestStopIsNoRefusal(t *testing.T) {
 		browser.get("/").want(t, 200, "None in the last 7 days.")
 	}
 	browser := tn.as("ada")
-	browser.get("/").want(t, 200, "1 stopped</span>", "Most at ")
+	browser.get("/").want(t, 200, "1 stopped</span>", "Peak at ")
 	browser.get("/usage").want(t, 200, "<dt>Failed</dt><dd>0</dd>", "Stopped by the caller")
 	browser.get("/usage.csv").want(t, 200, "caller,code,cancelled,1,0,")
 }
@@ -265,7 +265,7 @@ func TestChangeNamesPages(t *testing.T) {
 			t.Errorf("row %d: %q", row, change)
 		}
 	}
-	page := ada.get("/models?model=nothing").want(t, 200, `What helps: Use the exact ID of a model for such calls, as <a href="/models">Models</a> lists it.`)
+	page := ada.get("/models?model=nothing").want(t, 200, `What helps: Use a model for this kind of call, by its exact ID on <a href="/models">Models</a>.`)
 	assert.Lacks(t, page.body, "<code>kith", "the page of a model names a command")
 }
 
@@ -314,7 +314,7 @@ func TestMadeAt(t *testing.T) {
 	b, text := tn.as("ada"), tn.machine.Name+", kith run"
 	for path, want := range map[string]string{
 		"/usage": `<th scope="row">` + text + `</th>`, "/usage.csv?of=key&side=caller": `caller,key,"` + text + `",1,`,
-		"/requests": ">" + text + "</small>", "/requests/req_1": "<dt>Made at</dt><dd>" + text + "</dd>",
+		"/requests": ">" + text + "</small>", "/requests/req_1": "<dt>Made from</dt><dd>" + text + "</dd>",
 	} {
 		page := b.get(path).want(t, 200, want)
 		assert.Lacks(t, page.body, tn.machine.ID, path)

@@ -79,18 +79,18 @@ func (s *Site) endShareQuestion(v *visit) (question, error) {
 		return question{}, err
 	}
 	q := question{
-		Title: "End the share with " + with + "?", Button: "End the share", Action: "/sharing/end",
+		Title: "Stop sharing with " + with + "?", Button: "Stop sharing", Action: "/sharing/end",
 		Back: memberAddress(with), Field: "with", Value: with,
 	}
 	for _, idle := range p.Idle {
 		q.Cuts = append(q.Cuts,
-			with+" can use your machines through the group "+idle.Group+" all the same: "+limitWords(idle.Limits)+".")
+			with+" can still use your machines through the group "+idle.Group+": "+limitWords(idle.Limits)+".")
 	}
 	if len(p.Idle) == 0 {
-		q.Cuts = append(q.Cuts, with+" cannot use your machines any more, within 5 seconds.")
+		q.Cuts = append(q.Cuts, with+" can no longer use your machines, within 5 seconds.")
 	}
 	q.Cuts = append(q.Cuts, cutWords(s.CutByShareEnd(v.me.ID, p.Share.WithID)),
-		"What "+with+" shares with you stays. You can share again at any time.")
+		"What "+with+" shares with you does not change. You can share again at any time.")
 	return q, nil
 }
 
@@ -101,12 +101,12 @@ func (s *Site) endGroupQuestion(v *visit) (question, error) {
 	led := func(g api.Group) bool { return g.Name == name && g.Admin }
 	g, err := pick(groups.Data, err, led, "you are not an admin of a group named %.80q", name)
 	return question{
-		Title: "End the group " + name + "?", Button: "End the group", Action: "/groups/end",
+		Title: "Delete the group " + name + "?", Button: "Delete group", Action: "/groups/end",
 		Back: groupAddress(name), Field: "group", Value: name,
 		Cuts: []string{
 			cutWords(s.CutByGroupEnd(g.ID)),
 			"Its members can no longer use each other's machines through it. Shares between them stay.",
-			"It cannot be brought back: a new group begins without members.",
+			"This cannot be undone.",
 		},
 	}, err
 }
@@ -170,7 +170,7 @@ func (s *Site) acceptInvite(v *visit) (reply, error) {
 	}
 	if made.State != "accepted" {
 		return reply{to: forYouPath, done: made.Owner +
-			" shares with you already: that share and its limits are as they were, and the invite is not used."}, nil
+			" already shares with you: nothing changed, and the invite was not used."}, nil
 	}
 	return s.invited(v, v.me, made.Owner, forYouPath), nil
 }

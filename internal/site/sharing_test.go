@@ -71,7 +71,7 @@ func TestAnInviteOpenedAgain(t *testing.T) {
 	link := textOf(t, ada.post("/sharing/invite", "uses", "1"), "link")
 	at := strings.TrimPrefix(link, tn.web.URL)
 	ada.get(at).goes(t, "/access/invites")
-	ada.get("/access/invites").want(t, 200, "That invite is your own")
+	ada.get("/access/invites").want(t, 200, "This is your own invite")
 	bob.post("/sharing/accept", "code", link).goes(t, "/try?model=tiny")
 	again := func(who string) {
 		t.Helper()
@@ -102,7 +102,7 @@ func TestAnInviteOpenedAgain(t *testing.T) {
 func TestHoursEditor(t *testing.T) {
 	tn := newTown(t, nil)
 	ada := tn.as("ada")
-	ada.get("/machines/"+tn.machine.ID+"?tab=sharing").want(t, 200, `aria-label="Open Mon-Sun 00:00-24:00, on the clock of Europe/Lisbon. Machine time: `, "Change its hours",
+	ada.get("/machines/"+tn.machine.ID+"?tab=sharing").want(t, 200, `aria-label="Open Mon-Sun 00:00-24:00, in the time zone Europe/Lisbon. Machine time: `, "Edit hours",
 		`name="days-0" value="Mon" checked>`, `name="days-1" value="Mon">`, `name="from-0" value="00:00"`, `name="to-0" value="00:00"`)
 	post := func(form url.Values) seen {
 		form.Set("machine", tn.machine.ID)
@@ -127,7 +127,7 @@ func TestHoursEditor(t *testing.T) {
 func TestDrawWeek(t *testing.T) {
 	now := time.Date(2026, 11, 21, 20, 30, 0, 0, time.UTC) // a Saturday; Sunday in Kolkata
 	pic := drawWeek("Mon-Wed 18:00-23:00; Sun 22:00-02:00", "Asia/Kolkata", now)
-	want := week{Words: "Open Mon-Wed 18:00-23:00; Sun 22:00-02:00, on the clock of Asia/Kolkata. Machine time: Sun 02:00."}
+	want := week{Words: "Open Mon-Wed 18:00-23:00; Sun 22:00-02:00, in the time zone Asia/Kolkata. Machine time: Sun 02:00."}
 	for i, name := range []string{"Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun"} {
 		d := weekDay{Name: name, Today: name == "Sun", Now: 120}
 		if i < 3 {
@@ -145,7 +145,7 @@ func TestDrawWeek(t *testing.T) {
 	if pic := drawWeek("Mon-Fri 18:00-23:00", "Mars/Olympus", now); len(pic.Days) != 7 || pic.Days[0].Today || !strings.Contains(pic.Words, `"Mars/Olympus", which this hub does not know`) {
 		t.Errorf("an unknown zone: %+v", pic)
 	}
-	if pic := drawWeek("", "", now); len(pic.Days[0].Open) != 1 || pic.Days[0].Open[0].Length != dayMinutes || !strings.HasPrefix(pic.Words, "Open always") {
+	if pic := drawWeek("", "", now); len(pic.Days[0].Open) != 1 || pic.Days[0].Open[0].Length != dayMinutes || !strings.HasPrefix(pic.Words, "Always open") {
 		t.Errorf("always: %+v", pic)
 	}
 	// The editor reproduces any hours.
@@ -199,18 +199,15 @@ func TestTwins(t *testing.T) {
 		ID    fleet.ModelID
 		N     int
 		Twins []fleet.ModelID
-		First bool
 	}
 	var got []row
-	rows := modelRows(models)
-	markTwins(rows)
-	for _, r := range rows {
-		got = append(got, row{r.ID, r.N, r.Twins, r.First})
+	for _, r := range modelRows(models) {
+		got = append(got, row{r.ID, r.N, r.Twins})
 	}
 	want := []row{
-		{"!", 6, nil, false}, {"?", 5, nil, false},
-		{"Llama-3", 0, []fleet.ModelID{"llama3", "llama3:latest"}, true}, {"llama3", 1, []fleet.ModelID{"Llama-3", "llama3:latest"}, false},
-		{"llama3:latest", 3, []fleet.ModelID{"Llama-3", "llama3"}, false}, {"llama3.1", 2, nil, false}, {"qwen", 4, nil, false},
+		{"!", 6, nil}, {"?", 5, nil},
+		{"Llama-3", 0, []fleet.ModelID{"llama3", "llama3:latest"}}, {"llama3", 1, []fleet.ModelID{"Llama-3", "llama3:latest"}},
+		{"llama3:latest", 3, []fleet.ModelID{"Llama-3", "llama3"}}, {"llama3.1", 2, nil}, {"qwen", 4, nil},
 	}
 	assert.Same(t, got, want)
 }

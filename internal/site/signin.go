@@ -372,7 +372,7 @@ func (s *Site) invitePage(v *visit) (reply, error) {
 		return page, fault.New(fault.NotFound,
 			"the invite of %s is %s: ask %s for another", seen.Owner, seen.State, seen.Owner)
 	case v.me.Name == seen.Owner:
-		return reply{to: invitesPath, done: "That invite is your own: send its link to the person who is to use your machines."}, nil
+		return reply{to: invitesPath, done: "This is your own invite: send its link to the person you want to share with."}, nil
 	case v.me.ID == "":
 		page.page, page.data = "signup", signUpData{Invite: code, Seen: &seen, Provider: s.provider.name()}
 	}
@@ -439,7 +439,7 @@ func (s *Site) recover(v *visit) (reply, error) {
 		return reply{}, err
 	}
 	s.notice(v, "A recovery code was used to sign in to your account, and to set another password.")
-	return reply{to: "/account", done: "The password is changed, and every other session ended."}, nil
+	return reply{to: "/account", done: "Password changed. You are signed out everywhere else."}, nil
 }
 
 // sessionView is a session as its member sees it.
@@ -469,7 +469,7 @@ func (s *Site) sessionsData(v *visit) ([]sessionView, error) {
 func (s *Site) endSession(v *visit) (reply, error) {
 	if v.form.Get("all") != "" {
 		err := s.DB.EndSessionsOf(v.Context(), v.me.ID, s.sessionID(v.Context()))
-		return reply{to: "/sessions", done: "Every other session ended."}, err
+		return reply{to: "/sessions", done: "You are signed out everywhere else."}, err
 	}
 	id := v.form.Get("session")
 	if id == s.sessionID(v.Context()) {
@@ -478,7 +478,7 @@ func (s *Site) endSession(v *visit) (reply, error) {
 	if err := s.DB.EndSessionOf(v.Context(), v.me.ID, id); err != nil {
 		return reply{}, api.NotFound(err, "that session has ended already")
 	}
-	return reply{to: "/sessions", done: "The session ended."}, nil
+	return reply{to: "/sessions", done: "Session ended."}, nil
 }
 
 // inviteLink returns the URL for an invite's code.

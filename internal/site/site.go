@@ -293,7 +293,7 @@ func (s *Site) visit(v *visit, body []byte, late error) (out reply, err error) {
 	}
 	if err := s.cross.Check(v.Request); err != nil {
 		return reply{}, fault.New(fault.ForbiddenOrigin,
-			"another site sent this request, so nothing was done; do it from the page here").Because(err)
+			"this request came from another site, so nothing was done; do it on this hub's own page").Because(err)
 	}
 	if late != nil {
 		return reply{}, late

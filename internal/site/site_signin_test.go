@@ -54,8 +54,8 @@ func TestRefusedSpendsNothing(t *testing.T) {
 	tn.site.limits = newLimits()
 	one := tn.inProcess("192.0.2.1")
 	for range 21 {
-		one("/signin/passkey/begin").want(t, 400, "no address that a passkey can be bound to")
-		one("/signin/passkey", "answer", "x").want(t, 400, "no address that a passkey can be bound to")
+		one("/signin/passkey/begin").want(t, 400, "passkeys need a hub with an https")
+		one("/signin/passkey", "answer", "x").want(t, 400, "passkeys need a hub with an https")
 		one("/recover/mail", "address", "ada@example.org").want(t, 404, "sends no mail")
 	}
 	one("/recover", "name", "ada", "code", "y", "password", aPassword).want(t, 403, "recovery code is wrong")
@@ -227,7 +227,7 @@ func TestSignUpKeepsTheInvite(t *testing.T) {
 	}
 	kept(tn.browser().post("/signup", "invite", invite, "name", "bob", "password", aPassword).want(t, 400, "taken", "<h1>You are invited</h1>"), "bob")
 	kept(tn.browser().post("/signup", "invite", invite, "name", "zoe", "password", "short").want(t, 400), "zoe")
-	kept(tn.browser().post("/signup/provider", "invite", invite, "name", "zoe").want(t, 403, "that took too long: begin again", `action="/signin/provider"`), "zoe")
+	kept(tn.browser().post("/signup/provider", "invite", invite, "name", "zoe").want(t, 403, "that took too long: start again", `action="/signin/provider"`), "zoe")
 	zoe := tn.browser()
 	zoe.through(p.at("z", "zoe"), "/signin/provider", "invite", invite).goes(t, "/signup/provider")
 	kept(zoe.get("/signup/provider").want(t, 200), "zoe")
@@ -239,7 +239,7 @@ func TestSignUpKeepsTheInvite(t *testing.T) {
 // If sign-up is closed, an invite does not promise an account.
 func TestInviteOnAClosedHub(t *testing.T) {
 	ada := newTown(t, func(c *Config) { c.SignUp = SignUpClosed }).as("ada")
-	ada.post("/sharing/invite", "uses", "1", "expires", "1d").want(t, 200, "A member of this hub who accepts it may then use", "Sign-up is closed: anyone without an account")
+	ada.post("/sharing/invite", "uses", "1", "expires", "1d").want(t, 200, "A member of this hub who accepts it can then use", "Sign-up is closed: someone without an account")
 }
 
 func TestSignUpRules(t *testing.T) {
@@ -293,7 +293,7 @@ func testSessionsEnd(t *testing.T, tn *town) {
 	for _, b := range []*browser{two, three} {
 		b.post("/signin", "name", "ada", "password", aPassword).goes(t, "/")
 	}
-	page := one.get("/sessions").want(t, 200, "this one", "password")
+	page := one.get("/sessions").want(t, 200, "this browser", "password")
 	ids := regexp.MustCompile(`name="session" value="([^"]+)"`).FindAllStringSubmatch(page.body, -1)
 	assert.Require(t, len(ids) == 3, len(ids), "sessions")
 	token := two.session().Value
@@ -478,7 +478,7 @@ func testDeviceSignIn(t *testing.T, tn *town) {
 		t.Errorf("polled at once: %s", got.body)
 	}
 	// The page shows which device asks, and decides nothing.
-	ada.post("/device/decide", "code", d.user, "decision", "approve").want(t, 404, "type the code at <code>/device</code> first")
+	ada.post("/device/decide", "code", d.user, "decision", "approve").want(t, 404, "first enter the code that the device shows at <code>/device</code>")
 	ada.post("/device", "code", strings.ToLower(strings.ReplaceAll(d.user, "-", " "))).want(t, 200, "laptop", "127.0.0.1", "Go-http-client", d.user, "Does your device show this code")
 	d.want("authorization_pending")
 	ada.post("/device/decide", "code", d.user).want(t, 400)

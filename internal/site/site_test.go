@@ -209,7 +209,7 @@ func TestFirstSteps(t *testing.T) {
 	page := op.get(newKeyPath).want(t, 200, "this once", "OPENAI_BASE_URL="+tn.web.URL+"/v1", "ANTHROPIC_BASE_URL="+tn.web.URL)
 	secret := textOf(t, page, "secret")
 	op.get(newKeyPath).goes(t, "/applications") // a reload shows nothing and creates nothing
-	listed := op.get("/applications").want(t, 200, "my editor", "your machines and those shared with you")
+	listed := op.get("/applications").want(t, 200, "my editor", "your own and shared machines")
 	assert.Lacks(t, listed.body, secret, "the secret is shown again")
 	keys, err := tn.db.Keys(t.Context(), memberID(t, tn, "root"))
 	check(t, err)
@@ -273,7 +273,7 @@ func TestEveryPageRenders(t *testing.T) {
 	ada.get("/models?model=of-ado").want(t, 200, "would be refused", "Did you mean", `href="/models?model=of-ada"`, "Accept an invite")
 	ada.get("/access").want(t, 200, "bob", "models tiny; 3 calls a day")
 	ada.get("/access/groups").want(t, 200, "lab", "all", "Join")
-	ada.get("/access/group?group=all").want(t, 200, "Anyone in it, known to you or not", `aria-label="Join all"`)
+	ada.get("/access/group?group=all").want(t, 200, "Everyone in this group, including people you do not know", `aria-label="Join all"`)
 	ada.get("/access/group").goes(t, "/access/groups")
 	ada.get("/access?group=a+b").goes(t, "/access/group?group=a+b")
 	ada.get("/models").want(t, 200, "of-ada")
@@ -306,6 +306,8 @@ func (tn *town) history() {
 // TestAPIPage checks that people can read which routes the API has.
 func TestAPIPage(t *testing.T) {
 	page := newTown(t, nil).browser().get("/api").want(t, 200, "/api/openapi.json", `<a href="#get-why"><code>GET /api/why</code></a><span>Ask whether a call for a model would be served now</span>`, "served now. The answer names the machine")
+	before(t, page, `<h2 id="api-Keys">Keys</h2>`, `<h3 id="get-keys">`)
+	before(t, page, `<h3 id="get-keys">`, `<h2 id="api-Machines">Machines</h2>`)
 	for _, op := range api.Describe().Operations {
 		if !strings.Contains(page.body, "<code>"+op.Method+" "+op.Path+"</code>") {
 			t.Errorf("the page does not list %s %s", op.Method, op.Path)
@@ -347,8 +349,8 @@ func TestWhatModelsLack(t *testing.T) {
 		lacks        string // "" for nothing
 	}{
 		{[]string{"thinking", "tools"}, "thinking, tools", ""},
-		{[]string{"default_tools", "tools"}, "tools", "a form of tool calls of its own"},
-		{[]string{"no_tools", "thinking"}, "thinking", "tools: how its chat template"},
+		{[]string{"default_tools", "tools"}, "tools", "native tool calls"},
+		{[]string{"no_tools", "thinking"}, "thinking", "tools: kith cannot read how its chat template"},
 	} {
 		tn.models = []api.Model{{ID: "tiny", Capabilities: test.capabilities}}
 		ada.get("/models").want(t, 200, `<td class="spare">`+test.abilities+"</td>")

@@ -21,7 +21,7 @@ var (
 	anyTag      = regexp.MustCompile(`(?s)<script.*?</script>|<[^>]*>`)
 	clockTime   = regexp.MustCompile(`\b\d{1,2}:\d{2}\b`)
 	dateField   = regexp.MustCompile(`<label>([^/]*)(?:</span>)? <input type="date[^>]*>`)
-	zoneLabel   = regexp.MustCompile(`UTC|machine time|Machine time|on the clock of`)
+	zoneLabel   = regexp.MustCompile(`UTC|machine time|Machine time|in the time zone`)
 )
 
 // unlabelled returns the lines of a page, and its texts for screen readers, with a time of

@@ -78,7 +78,7 @@ func TestUsageCSV(t *testing.T) {
 		`aria-current="true">Tokens<`, `href="/usage?by=day&amp;days=7&amp;view=tokens">Your calls<`, `href="/usage?by=week&amp;days=84&amp;side=owner&amp;view=tokens">12 weeks<`)
 	b.get("/usage?days=7&side=balance").want(t, 200, `id="balance"`, ">bob<")
 	b.get("/usage?side=x").want(t, 404, "no side")
-	for view, want := range map[string]string{"calls-week": "Calls by hour of the week (UTC)", "first": "None in this time.", "waits": "None in this time."} {
+	for view, want := range map[string]string{"calls-week": "Calls by hour of the week (UTC)", "first": "None in this period.", "waits": "None in this period."} {
 		page := b.get("/usage?days=7&side=owner&view="+view).want(t, 200, want)
 		assert.Equal(t, strings.Count(page.body, "<figure"), 1, "charts of", view)
 	}
@@ -157,7 +157,7 @@ func TestOneIsNoPlural(t *testing.T) {
 		ada.get("/usage?"+query).want(t, 200, want)
 		op.get("/operator/usage?"+query).want(t, 200, want)
 	}
-	op.get("/operator/drain?node=a").want(t, 200, "Its machine and the calls that wait there", "The call that it serves ends")
+	op.get("/operator/drain?node=a").want(t, 200, "Its machine and the calls that wait there", "Its running call finishes")
 }
 
 // TestNoDataAfterAnError checks that a page whose data cannot be read shows the error and
@@ -243,7 +243,7 @@ func TestHubUsage(t *testing.T) { onEachStore(t, testHubUsage) }
 
 func testHubUsage(t *testing.T, tn *town) {
 	op := tn.operator()
-	op.get("/operator/usage").want(t, 200, "Nothing in this time", "0 members made calls")
+	op.get("/operator/usage").want(t, 200, "No calls in this period", "0 members made calls")
 	ada, bob := tn.members["ada"].ID, tn.members["bob"].ID
 	now := time.Now()
 	for i, call := range []account.Usage{

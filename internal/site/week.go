@@ -42,21 +42,21 @@ func drawWeek(hours, zone string, now time.Time) week {
 		return week{}
 	}
 	there := h.Now(now)
-	pic := week{Words: "Open " + hours + ", on the clock of " + h.Zone()}
+	pic := week{Words: "Open " + hours + ", in the time zone " + h.Zone()}
 	windows := h.Windows()
 	if h.Always() {
-		pic.Words = "Open always"
+		pic.Words = "Always open"
 		windows = []fleet.Window{{Days: weekOrder, To: dayMinutes}}
 	}
 	switch {
 	case h.ZoneKnown():
 		pic.Words += fmt.Sprintf(". Machine time: %s.", there.Format("Mon 15:04"))
 	case h.Always():
-		pic.Words = fmt.Sprintf("Open always; its time zone %q is not known here, "+
-			"so that members whose share has hours are outside of them.", zone)
+		pic.Words = fmt.Sprintf("Always open. Its time zone %q is not known here, "+
+			"so members whose share has hours cannot use it.", zone)
 	default:
 		pic.Words = fmt.Sprintf("Open %s in the time zone %q, which this hub does not know: "+
-			"others are outside its hours until you set them in another.", hours, zone)
+			"others cannot use the machine until you choose another zone.", hours, zone)
 	}
 	for i, day := range weekOrder {
 		d := weekDay{Name: day.String()[:3], Today: h.ZoneKnown() && day == there.Weekday(),

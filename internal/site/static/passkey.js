@@ -63,7 +63,7 @@
       refused.textContent = "";
       button.disabled = true;
       try { await run(form); } catch (error) {
-        refused.textContent = "Not done: " + reason(error) + ".";
+        refused.textContent = "Problem: " + reason(error) + ".";
       } finally { button.disabled = false; }
     });
   }
