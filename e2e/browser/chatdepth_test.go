@@ -499,9 +499,10 @@ func TestChatFiles(t *testing.T) {
 func (b *tab) drawn(text string) string {
 	b.t.Helper()
 	return run(b, chromedp.Evaluate[string](`(async () => {
+		`+drawing+`
 		const place = document.createElement("div");
 		document.getElementById("said").append(place);
-		const answer = new markdown.Answer(place);
+		const answer = new Answer(place, load);
 		for (const piece of `+quoted(text)+`.match(/[^]{1,7}/g)) { answer.add(piece); answer.draw(); }
 		answer.end();
 		await answer.rich;
@@ -518,6 +519,9 @@ func TestChatFormulas(t *testing.T) {
 	w, op := chatOf(t, "llama3")
 	loaded := func(name string) string {
 		return op.is(fmt.Sprintf(`performance.getEntriesByType("resource").some(({ name }) => name.endsWith("/%s"))`, name))
+	}
+	for _, name := range []string{"marked.js", "purify.js", "markdown.js"} {
+		assert.Equal(t, loaded(name), "false", name, "is loaded before an answer begins:")
 	}
 	w.engine.Set(enginetest.Behaviour{Text: "plain `text`"})
 	w.say("Hello")
@@ -604,11 +608,12 @@ func TestHostileFormulas(t *testing.T) {
 	assert.Contains(t, op.drawn("$x$ and\n```go\nfunc\n```\n"), "<math", "a formula") // the libraries are there
 	for part := range slices.Chunk(cases, 60) {
 		wrong := run(op, chromedp.Evaluate[[]string](`(async () => {
+			`+drawing+`
 			const wrong = [];
 			for (const text of `+quoted(part)+`) {
 				const place = element("div", "text"), article = element("article", "said assistant", place);
 				document.getElementById("said").append(article);
-				const answer = new markdown.Answer(place), begun = performance.now();
+				const answer = new Answer(place, load), begun = performance.now();
 				answer.add(text);
 				answer.end();
 				await answer.rich;

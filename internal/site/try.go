@@ -34,7 +34,7 @@ type tryData struct {
 var chatParts = sync.OnceValue(func() string {
 	parts := map[string]string{}
 	for name, file := range map[string]string{
-		"worker": "stream.js", "code": "code.js", "files": "files.js", "transfer": "transfer.js", "palette": "palette.js", "rich": "rich.js",
+		"worker": "stream.js", "marked": "marked.js", "purify": "purify.js", "markdown": "markdown.js", "code": "code.js", "files": "files.js", "transfer": "transfer.js", "palette": "palette.js", "rich": "rich.js",
 		"math": "temml.js", "highlight": "highlight.js", "pdf": "pdf.js", "pdfworker": "pdf.worker.js",
 	} {
 		parts[name] = assetPaths()[file]

@@ -3,7 +3,8 @@
 
 // Returns the functions that draw a turn of a chat and parts of its answers. titles are those of
 // the hub's codes. edit, again and remove get the number of a turn, choose the index of one to show in its place.
-const conversation = (said, titles, { edit, again, remove, choose }) => {
+// draws returns what draws an answer into an element.
+const conversation = (said, titles, { edit, again, remove, choose, draws }) => {
   function button(text, label, act) {
     const made = element("button", "small plain", text);
     made.type = "button";
@@ -46,7 +47,7 @@ const conversation = (said, titles, { edit, again, remove, choose }) => {
       mine.append(element("details", "file", element("summary", "", name, " ", element("small", "muted", size(text.length))), shown));
     }
     mine.append(element("div", "tools", versions(tree.messages(chat, i), i, "message"), button("Edit", "Edit this message", () => edit(k)),
-      ...(turn.ask && navigator.clipboard ? [markdown.copyButton("the message", () => turn.ask)] : []), button("Delete", "Delete this message", () => remove(k))));
+      ...(turn.ask && navigator.clipboard ? [copyButton("the message", () => turn.ask)] : []), button("Delete", "Delete this message", () => remove(k))));
     const place = element("div", turn.answers.length > 1 ? "turn two" : "turn", mine);
     for (const answer of turn.answers) place.append(showAnswer(answer, k, versions(tree.answers(chat, i), i, "answer"), running));
     if (said.children[k]) said.children[k].replaceWith(place);
@@ -65,7 +66,7 @@ const conversation = (said, titles, { edit, again, remove, choose }) => {
     article.parts = { thinking, text, meta, k, others };
     if (answer.thinking) showThinking(article, answer.thinking, answer.thought);
     if (answer.text) {
-      const drawn = new markdown.Answer(text);
+      const drawn = draws(text);
       drawn.text = answer.text;
       drawn.end();
     }
@@ -89,7 +90,7 @@ const conversation = (said, titles, { edit, again, remove, choose }) => {
     if (answer.meta) meta.append(answer.meta);
     article.querySelector(":scope > .tools")?.remove();
     const tools = element("div", "tools", others);
-    if (answer.text && navigator.clipboard) tools.append(markdown.copyButton("the answer", () => answer.text));
+    if (answer.text && navigator.clipboard) tools.append(copyButton("the answer", () => answer.text));
     tools.append(button("Regenerate", "Regenerate the answer with the chosen model", () => again(k)));
     article.append(tools);
   }

@@ -38,7 +38,14 @@
       throw new Error("A part of this page cannot be loaded; check the connection and try again.");
     }
   }
-  markdown.load = load;
+
+  // Loads what draws answers.
+  let drawing;
+  async function loadDrawing() {
+    await Promise.all([load("marked"), load("purify")]);
+    drawing = await load("markdown");
+  }
+  const draws = (into) => new drawing.Answer(into, load);
   const report = (error) => { state.textContent = error.message; };
 
   // The page scrolls with the answer while its end is visible.
@@ -47,7 +54,7 @@
   }, { passive: true });
   const follow = () => { if (following) scrollTo(0, document.documentElement.scrollHeight); };
 
-  const view = conversation(said, JSON.parse(form.dataset.titles), { edit, again, remove, choose });
+  const view = conversation(said, JSON.parse(form.dataset.titles), { edit, again, remove, choose, draws });
   const { button } = view;
   const shown = () => tree.path(chat).map((i) => chat.turns[i]);
 
@@ -135,9 +142,10 @@
   // One model's answer to a turn, into its place.
   async function answerOf(turns, column, article, signal) {
     const answer = turns.at(-1).answers[column];
-    const begun = performance.now();
+    await loadDrawing();
+    signal.throwIfAborted();
+    const begun = performance.now(), drawn = draws(article.parts.text);
     let first = 0, pieces = 0, tokens = 0, machine = "", done = false;
-    const drawn = new markdown.Answer(article.parts.text);
 
     // A line of the stream: an event, or a comment between them.
     function read(line) {
@@ -404,9 +412,10 @@
     start();
     const id = location.pathname.split("/")[2];
     if (id) {
-      const old = await chats.get(id);
+      const [old, error] = await Promise.all([chats.get(id), loadDrawing().catch((error) => error)]);
       if (location.pathname.split("/")[2] !== id) return; // another was opened since
-      if (old) open(old);
+      if (error) report(error);
+      else if (old) open(old);
       else {
         history.replaceState(null, "", "/try");
         state.textContent = "That chat is not in this browser: it was deleted, or written in another one.";
@@ -458,6 +467,7 @@
     event.preventDefault();
     question();
   });
+  ask.addEventListener("input", () => { loadDrawing().catch(() => {}); }, { once: true }); // before the answer needs it
   ask.addEventListener("paste", (event) => {
     const text = event.clipboardData.getData("text/plain"); // a text processor adds a picture of it
     if (text ? text.length < longText : event.clipboardData.files.length === 0) return;
