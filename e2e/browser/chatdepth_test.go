@@ -201,7 +201,7 @@ func TestChatBranches(t *testing.T) {
 	op.quiet()
 }
 
-// TestChatKeys: Ctrl+K finds chats, models and commands, "/" leads to the field, Escape stops, and
+// TestChatKeys: Ctrl+K finds chats, models and commands, Ctrl+B hides the list of chats, "/" leads to the field, Escape stops, and
 // "?" shows the list of these keys.
 func TestChatKeys(t *testing.T) {
 	t.Parallel()
@@ -212,7 +212,7 @@ func TestChatKeys(t *testing.T) {
 	azores := op.is("location.pathname")
 	press := func(key string) {
 		t.Helper()
-		op.js(`document.activeElement.dispatchEvent(new KeyboardEvent("keydown", { key: %q, ctrlKey: %t, bubbles: true, cancelable: true }));`, key, key == "k")
+		op.js(`document.activeElement.dispatchEvent(new KeyboardEvent("keydown", { key: %q, ctrlKey: %t, bubbles: true, cancelable: true }));`, key, key == "k" || key == "b")
 	}
 	enter := func() { press("Enter") } // without the character, which would come to the field that gets the focus
 	find := func(words, want string) {
@@ -236,6 +236,24 @@ func TestChatKeys(t *testing.T) {
 	find("ATTIC azo", "azores")
 	enter()
 	w.until("the chat is open again", func() bool { return op.is("location.pathname") == azores && op.text("#said .user .text") == "azores" })
+	list := func(want string) {
+		t.Helper()
+		w.until("the list of chats is "+want, func() bool {
+			return op.is(`(document.querySelector("#history").checkVisibility() ? "shown" : "hidden") + document.querySelector("#open-chats").ariaExpanded`) == want
+		})
+	}
+	list("showntrue")
+	press("b")
+	list("hiddenfalse")
+	op.open(azores)
+	list("hiddenfalse") // this browser keeps it
+	run(op, clickOn("#open-chats"))
+	list("showntrue")
+	find("hide", "Show or hide the chats")
+	enter()
+	list("hiddenfalse")
+	press("b")
+	list("showntrue")
 	find("e", "New chat")
 	w.look(op, "try-palette")
 	run(op, chromedp.KeyEvent("\x1b"))

@@ -547,9 +547,26 @@
       show: (one) => go(address(one)),
       select: (name) => { select(model, name); write(); },
       commands: {
-        "New chat": newChat, ...(at("compare-with").hidden ? {} : { "Compare with another model": compareWith }), "Chat settings": click("set-chat"), "View code": showCode,
+        "New chat": newChat, ...(at("compare-with").hidden ? {} : { "Compare with another model": compareWith }), "Chat settings": click("set-chat"), "Show or hide the chats": toggleList, "View code": showCode,
         "Import chats": click("import"), "Export all chats": click("export-all"), "Keyboard shortcuts": click("show-shortcuts"),
       },
+  // Where there is room the list of chats is beside the chat, unless this browser hides it; else
+  // it is a drawer.
+  const chatsList = at("chats"), narrow = matchMedia("(max-width: 64rem)");
+  const markList = () => { at("open-chats").ariaExpanded = String(chatsList.checkVisibility()); };
+  function toggleList() {
+    const within = chatsList.contains(document.activeElement);
+    if (narrow.matches) chatsList.togglePopover();
+    else localStorage.setItem("chats", document.body.classList.toggle("alone") ? "hidden" : "shown");
+    markList();
+    if (within && !chatsList.checkVisibility()) ask.focus();
+  }
+  document.body.classList.toggle("alone", localStorage.getItem("chats") === "hidden");
+  at("open-chats").addEventListener("click", toggleList);
+  chatsList.addEventListener("toggle", markList);
+  narrow.addEventListener("change", markList);
+
+  // Opens the list of all that can be chosen here.
     });
   }
 
@@ -569,6 +586,7 @@
   });
   at("clear").addEventListener("click", async () => {
     if (!confirm("Delete all chats that this browser keeps?")) return;
+    else if ((ctrlKey || metaKey) && !shiftKey && key.toLowerCase() === "b") toggleList();
     drop();
     await chats.clear();
     list();
@@ -583,3 +601,4 @@
   if (location.pathname !== "/try") document.body.classList.add("opening"); // an empty chat is not shown before
   show();
 })();
+  markList();
