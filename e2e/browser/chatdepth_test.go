@@ -104,7 +104,7 @@ func TestChatSettings(t *testing.T) {
 	op.quiet()
 }
 
-// TestChatBranches: an edited message and a regenerated answer are versions beside the earlier
+// TestChatBranches: an edited message or answer and a regenerated answer are versions beside the earlier
 // ones, each with what followed it, in the page and as it is kept. A chat that was kept as a list opens.
 func TestChatBranches(t *testing.T) {
 	t.Parallel()
@@ -126,7 +126,29 @@ func TestChatBranches(t *testing.T) {
 		run(op, clickOn(fmt.Sprintf("#said .turn:nth-child(%d) button[aria-label=%q]", turn, label)))
 	}
 	ask(1, "one", "first")
-	ask(2, "two", "second")
+	w.engine.Set(enginetest.Behaviour{Text: "**second**"})
+	w.say("two")
+	w.answered(2, "second")
+	w.actions()
+	press(2, "Edit this answer")
+	run(op, chromedp.KeyEvent("\x1b"))
+	shows("one", "first", "two", "second")
+	assert.Equal(t, op.is("document.activeElement.ariaLabel"), "Edit this answer", "the focus after Escape")
+	press(2, "Edit this answer")
+	op.seen("try-edit-answer")
+	op.fill("#said textarea", "*seconda*")
+	press(2, "Save the answer as another version")
+	shows("one", "first", "two", "seconda")
+	assert.Equal(t, op.text("#said .turn:last-child .assistant header"), "llama3 edited", "above the edited answer")
+	ask(3, "three", "third")
+	w.askedWith("*seconda*")
+	assert.Lacks(t, string(w.engine.Last().Body), "**second**", "the call after an answer was edited")
+	press(2, "Earlier version of the answer")
+	shows("one", "first", "two", "second")
+	press(2, "Show the source")
+	shows("one", "first", "two", "**second**")
+	press(2, "Show the source")
+	shows("one", "first", "two", "second")
 	press(1, "Edit this message")
 	ask(1, "uno", "primo")
 	shows("uno", "primo")
@@ -199,6 +221,28 @@ func TestChatBranches(t *testing.T) {
 	press(1, "Earlier version of the message")
 	shows("a", "A", "b", "B")
 	op.quiet()
+}
+
+// actions checks the buttons below each message of a chat of two turns: they are there for the last answer, and
+// for the others when the pointer or the focus is on them, or after a press of one button on a phone. Nothing
+// moves when they appear.
+func (w *walk) actions() {
+	w.t.Helper()
+	op := w.op
+	shown := func() string {
+		return op.is(`(scrollTo(0, 0), [...document.querySelectorAll("#said .acts")].map((e) => e.checkVisibility({ opacityProperty: true }) ? "shown" : "none").join() + " " + Math.round(document.querySelector("#said .turn:last-child").getBoundingClientRect().top))`)
+	}
+	rest, at, _ := strings.Cut(shown(), " ")
+	assert.Equal(w.t, rest, "none,none,none,shown", "the buttons without a pointer")
+	op.js(`document.querySelector("#said [aria-label='Edit this message']").focus()`)
+	assert.Equal(w.t, shown(), "shown,none,none,shown "+at, "the buttons with the focus on the first message")
+	run(op, chromedp.EmulateViewport(390, 844))
+	rest, at, _ = strings.Cut(shown(), " ")
+	assert.Equal(w.t, rest, "none,none,none,shown", "the buttons on a phone")
+	run(op, clickOn("#said .turn:first-child .assistant .reveal"))
+	assert.Equal(w.t, shown(), "none,shown,none,shown "+at, "the buttons on a phone, once asked for")
+	w.look(op, "try-actions")
+	assert.Equal(w.t, op.is(`document.querySelector("#said .turn:last-child .assistant .reveal").checkVisibility()`), "false", "a button for the buttons of the last answer")
 }
 
 // TestChatKeys: Ctrl+K finds chats, models and commands, Ctrl+B hides the list of chats, "/" leads to the field, Escape stops, and
@@ -295,6 +339,9 @@ func TestChatExport(t *testing.T) {
 	w.engine.Set(enginetest.Behaviour{Text: "second"})
 	run(op, clickOn("#said button[aria-label='Regenerate the answer with the chosen model']"))
 	w.answered(1, "second")
+	run(op, clickOn("#said button[aria-label='Edit this answer']"))
+	op.fill("#said textarea", "third")
+	run(op, clickOn("#said button[aria-label='Save the answer as another version']"))
 	op.js(`window.saved = {};
 		URL.createObjectURL = (blob) => { saved.blob = blob; return "blob:none"; };
 		HTMLAnchorElement.prototype.click = function () { saved.name = this.download; };`)
@@ -311,7 +358,7 @@ func TestChatExport(t *testing.T) {
 		run(op, clickOn(button))
 	}
 	menu("#export-markdown")
-	assert.Equal(t, saved("What-is-it.md"), "# What is/it?\n\n## System prompt\n\nBe brief.\n\n## You\n\nWhat is/it?\n\n## llama3\n\nsecond\n", "as Markdown")
+	assert.Equal(t, saved("What-is-it.md"), "# What is/it?\n\n## System prompt\n\nBe brief.\n\n## You\n\nWhat is/it?\n\n## llama3 (edited)\n\nthird\n", "as Markdown")
 	menu("#export-json")
 	one := saved("What-is-it.json")
 	run(op, clickOn(".chats .button"))
@@ -336,8 +383,11 @@ func TestChatExport(t *testing.T) {
 	imports("both.json", both, "1 chat imported, 1 already here.")
 	w.until("both are listed", func() bool { return op.is(`document.querySelectorAll("#history li").length`) == "2" })
 	op.js(`[...document.querySelectorAll("#history a")].find((a) => a.textContent === "What is/it?").dispatchEvent(new MouseEvent("click", { bubbles: true, cancelable: true }))`)
-	w.until("it is shown", func() bool { return op.text("#said .assistant .text") == "second" })
-	run(op, clickOn("#said button[aria-label='Earlier version of the answer']"))
+	w.until("it is shown", func() bool { return op.text("#said .assistant .text") == "third" })
+	assert.Equal(t, op.text("#said .assistant header"), "llama3 edited", "above the imported answer")
+	for range 2 {
+		run(op, clickOn("#said button[aria-label='Earlier version of the answer']"))
+	}
 	w.until("the earlier answer is there", func() bool { return op.text("#said .assistant .text strong") == "answer" })
 	assert.Equal(t, op.is(`document.querySelector("#system").value`), "Be brief.", "the setting")
 	menu("#export-json")
@@ -347,7 +397,7 @@ func TestChatExport(t *testing.T) {
 		"kith": "it is not JSON", "[]": "it is not an export of Chat", `{"kith_chats": 9}`: "another version of kith, as form 9", `{"kith_chats": 1, "chats": 3}`: "chats is not a list",
 		strings.Replace(one, `"ask": "What is/it?"`, `"ask": 7`, 1):                         "chats[0].turns[0].ask is not a text",
 		strings.Replace(one, `"parent": -1`, `"parent": 1`, 1):                              "chats[0].turns[0].parent is not an earlier turn",
-		strings.Replace(one, `"next": 1`, `"next": 7`, 1):                                   "chats[0].next is not a turn after it",
+		strings.Replace(one, `"next": 2`, `"next": 7`, 1):                                   "chats[0].next is not a turn after it",
 		strings.Replace(one, `"images": []`, `"images": ["https://evil.example/x.png"]`, 1): "chats[0].turns[0].images[0] is not an image",
 		strings.Replace(one, `"temperature"`, `"x"`, 1) + "x":                               "it is not JSON",
 		strings.Replace(one, `"system": "Be brief."`, `"temperature": 12`, 1):               "settings.temperature is not a number from 0 to 2",

@@ -9,19 +9,6 @@ const element = (kind, className, ...content) => {
   return made;
 };
 
-// Returns a button that copies a text.
-const copyButton = (what, text) => {
-  const button = element("button", "small plain", "Copy");
-  button.type = "button";
-  button.setAttribute("aria-label", "Copy " + what);
-  button.addEventListener("click", async () => {
-    await navigator.clipboard.writeText(text());
-    button.textContent = "Copied";
-    setTimeout(() => { button.textContent = "Copy"; }, 2000);
-  });
-  return button;
-};
-
 // Returns a function that reports whether a text in lower case has each word of a search, in
 // any order.
 const finder = (search) => {

@@ -45,6 +45,18 @@ const plain = {
   ALLOW_ARIA_ATTR: false,
 };
 
+function copyButton(pre) {
+  const button = element("button", "small plain", "Copy");
+  button.type = "button";
+  button.setAttribute("aria-label", "Copy the code");
+  button.addEventListener("click", async () => {
+    await navigator.clipboard.writeText(pre.textContent);
+    button.textContent = "Copied";
+    setTimeout(() => { button.textContent = "Copy"; }, 2000);
+  });
+  return button;
+}
+
 // Returns the nodes of some blocks.
 function draw(tokens) {
   const drawn = DOMPurify.sanitize(parser.parser(tokens), plain);
@@ -63,7 +75,7 @@ function draw(tokens) {
     pre.setAttribute("role", "group");
     pre.setAttribute("aria-label", "Code");
     bar.append(name);
-    if (navigator.clipboard) bar.append(copyButton("the code", () => pre.textContent));
+    if (navigator.clipboard) bar.append(copyButton(pre));
     pre.replaceWith(block);
     block.append(bar, pre);
   }

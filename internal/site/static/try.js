@@ -54,7 +54,7 @@
   }, { passive: true });
   const follow = () => { if (following) scrollTo(0, document.documentElement.scrollHeight); };
 
-  const view = conversation(said, JSON.parse(form.dataset.titles), { edit, again, remove, choose, draws });
+  const view = conversation(said, JSON.parse(form.dataset.titles), { edit, again, remove, choose, rewrite, draws });
   const { button } = view;
   const shown = () => tree.path(chat).map((i) => chat.turns[i]);
 
@@ -286,6 +286,17 @@
     cancelEdit();
     const { parent, message, ask, images, files } = shown()[k];
     run(parent, { message, ask, images, files, answers: unanswered() });
+  }
+
+  // Adds a version of an answer to the turn in place k that the member wrote.
+  function rewrite(k, n, text) {
+    if (running) return;
+    cancelEdit();
+    const { parent, message, ask, images, files, answers } = shown()[k];
+    tree.add(chat, parent, { message, ask, images, files, answers: answers.with(n, { model: answers[n].model, text, edited: true }) });
+    showFrom(k);
+    store().then(list);
+    write();
   }
 
   function remove(k) {
@@ -534,22 +545,11 @@
   });
   at("export-all").addEventListener("click", () => transfer(async ({ saveJSON }) => saveJSON(await chats.all())));
 
-  // Opens the list of all that can be chosen here.
   function newChat() {
     clear();
     go("/try");
   }
 
-  async function findAll() {
-    const click = (id) => () => at(id).click();
-    (await load("palette")).open({
-      chats: await chats.all(), models: [...model.options],
-      show: (one) => go(address(one)),
-      select: (name) => { select(model, name); write(); },
-      commands: {
-        "New chat": newChat, ...(at("compare-with").hidden ? {} : { "Compare with another model": compareWith }), "Chat settings": click("set-chat"), "Show or hide the chats": toggleList, "View code": showCode,
-        "Import chats": click("import"), "Export all chats": click("export-all"), "Keyboard shortcuts": click("show-shortcuts"),
-      },
   // Where there is room the list of chats is beside the chat, unless this browser hides it; else
   // it is a drawer.
   const chatsList = at("chats"), narrow = matchMedia("(max-width: 64rem)");
@@ -567,6 +567,16 @@
   narrow.addEventListener("change", markList);
 
   // Opens the list of all that can be chosen here.
+  async function findAll() {
+    const click = (id) => () => at(id).click();
+    (await load("palette")).open({
+      chats: await chats.all(), models: [...model.options],
+      show: (one) => go(address(one)),
+      select: (name) => { select(model, name); write(); },
+      commands: {
+        "New chat": newChat, ...(at("compare-with").hidden ? {} : { "Compare with another model": compareWith }), "Chat settings": click("set-chat"), "Show or hide the chats": toggleList, "View code": showCode,
+        "Import chats": click("import"), "Export all chats": click("export-all"), "Keyboard shortcuts": click("show-shortcuts"),
+      },
     });
   }
 
@@ -576,6 +586,7 @@
     const typing = event.target.matches("input, select, textarea"), over = document.querySelector("dialog[open], [popover]:popover-open");
     if ((ctrlKey || metaKey) && !shiftKey && key.toLowerCase() === "k") findAll().catch(report);
     else if ((ctrlKey || metaKey) && shiftKey && key.toLowerCase() === "o") newChat();
+    else if ((ctrlKey || metaKey) && !shiftKey && key.toLowerCase() === "b") toggleList();
     else if (ctrlKey || metaKey) return;
     else if (key === "Escape" && !over && running) running.abort();
     else if (key === "Escape" && !over && editing >= 0) cancelEdit();
@@ -586,7 +597,6 @@
   });
   at("clear").addEventListener("click", async () => {
     if (!confirm("Delete all chats that this browser keeps?")) return;
-    else if ((ctrlKey || metaKey) && !shiftKey && key.toLowerCase() === "b") toggleList();
     drop();
     await chats.clear();
     list();
@@ -594,6 +604,7 @@
 
   at("kept").firstElementChild.textContent = "Chats are kept in this browser alone.";
   for (const id of ["keys", "chats", "open-chats", "options", "attach"]) at(id).hidden = false;
+  markList();
   at("compare-with").hidden = model.options.length < 2;
   for (const name of ["maxlength", "required"]) ask.removeAttribute(name);
   for (const field of form.querySelectorAll("input[name=said]")) field.remove();
@@ -601,4 +612,3 @@
   if (location.pathname !== "/try") document.body.classList.add("opening"); // an empty chat is not shown before
   show();
 })();
-  markList();
