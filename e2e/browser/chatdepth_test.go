@@ -464,7 +464,10 @@ func pdfIn(font string, pages ...string) string {
 	for i, text := range pages {
 		object(fmt.Sprintf("<</Type/Page/Parent 2 0 R/MediaBox[0 0 300 300]/Resources<</Font<</F 3 0 R>>>>/Contents %d 0 R>>", 5+2*i))
 		content := ""
-		if text != "" {
+		switch {
+		case strings.HasSuffix(text, " re f"): // a drawing
+			content = text
+		case text != "":
 			content = "BT /F 12 Tf 20 200 Td (" + text + ") Tj ET"
 		}
 		object(fmt.Sprintf("<</Length %d>>\nstream\n%s\nendstream", len(content), content))
@@ -483,7 +486,8 @@ func pdfIn(font string, pages ...string) string {
 // cannot be read says why. PDF.js is loaded with the first PDF file.
 func TestChatFiles(t *testing.T) {
 	t.Parallel()
-	w, op := chatOf(t, "llama3")
+	w, op := chatOf(t, "llama3", "llava", "voxtral")
+	op.fill("#model", "llama3")
 	add := func(how, name, text string) {
 		t.Helper()
 		op.js(`const all = new DataTransfer(), field = document.querySelector("#file");
@@ -533,7 +537,8 @@ func TestChatFiles(t *testing.T) {
 		"latin.txt":   {"caf\u00e9", "latin.txt is not text."},
 		"big.log":     {strings.Repeat("line\n", 200_000), "big.log is 1.0 MB; a text file may have 524 KB."},
 		"empty.txt":   {" \n", "empty.txt is empty."},
-		"scan.pdf":    {pdfOf(""), "scan.pdf has no text, only pictures of pages."},
+		"scan.pdf":    {pdfOf(""), "scan.pdf has no text, only pictures of pages, and llama3 takes no images."},
+		"sound.mp3":   {"ID3", "sound.mp3 cannot be added: llama3 takes no audio."},
 		"nippon.pdf":  {pdfIn(japanese, `\145\345\147\054`), "nippon.pdf has text in a Chinese, Japanese or Korean encoding"},
 		"broken.pdf":  {"%PDF-1.4 and nothing", "broken.pdf cannot be read as a PDF file."},
 		"picture.png": {"png", "picture.png cannot be added: llama3 takes no images."},
@@ -560,6 +565,46 @@ func TestChatFiles(t *testing.T) {
 	w.look(op, "try-file")
 	run(op, clickOn("#said button[aria-label='Edit this message']"))
 	chips("main.go,notes.md,paper.pdf")
+
+	images := func(want string) {
+		t.Helper()
+		w.until(want+" images are added", func() bool { return op.is(`document.querySelectorAll("#attached img").length`) == want })
+	}
+	says := func(want string) {
+		t.Helper()
+		w.until("the page says "+want, func() bool { return strings.HasPrefix(op.text("#state"), want) })
+	}
+	op.open("/try")
+	op.fill("#model", "llava")
+	add("choice", "blank.pdf", pdfOf(""))
+	says("blank.pdf has no text, and no pictures that can be read here.")
+	add("choice", "scan.pdf", pdfOf("0 0 1 rg 50 50 100 100 re f", "1 0 0 rg 50 50 100 100 re f"))
+	says("The pages of scan.pdf are added as images.")
+	images("2")
+	add("drop", "book.pdf", pdfOf(slices.Repeat([]string{"20 20 100 100 re f"}, 12)...))
+	says("The first 2 of 12 pages of book.pdf are added as images.")
+	images("4")
+	add("choice", "scan.pdf", pdfOf("0 0 1 rg 50 50 100 100 re f"))
+	says("A message has at most 4 images.")
+	w.say("Look at them")
+	w.answered(1, "Hello from the attic")
+	assert.Equal(t, strings.Count(string(w.engine.Last().Body), "data:image/jpeg;base64,"), 4, "images that are sent")
+
+	op.open("/try")
+	op.fill("#model", "voxtral")
+	add("choice", "noise.wav", "RIFF1234AVI ")
+	says("noise.wav is neither WAV nor MP3.")
+	add("drop", "song.wav", "RIFF1234WAVEfmt ")
+	add("choice", "talk.mp3", "ID3")
+	chips("song.wav,talk.mp3")
+	add("choice", "more.mp3", "\u00ff\u00fb")
+	says("A message has at most 2 audio files.")
+	w.say("Listen")
+	w.answered(1, "Hello from the attic")
+	w.askedWith(`{"type":"input_audio","input_audio":{"data":"UklGRjEyMzRXQVZFZm10IA==","format":"wav"}}`, `"format":"mp3"`)
+	op.open(op.is("location.pathname"))
+	w.until("the sounds are shown", func() bool { return op.text("#said p.file") == "song.wav 16 B" })
+	op.seen("try-sounds")
 	op.quiet()
 }
 

@@ -55,6 +55,7 @@ var titles = sync.OnceValue(func() string {
 type tryModel struct {
 	ID      fleet.ModelID
 	Vision  bool // it accepts images
+	Audio   bool // it accepts audio
 	Thinks  bool // it knows reasoning effort
 	Context int  // tokens; 0: unknown
 	Whose   string
@@ -93,7 +94,7 @@ func (s *Site) tryData(v *visit) (tryData, error) {
 			}
 			continue
 		}
-		listed := tryModel{ID: m.ID, Vision: slices.Contains(m.Capabilities, "vision"), Thinks: slices.Contains(m.Capabilities, "thinking"),
+		listed := tryModel{ID: m.ID, Vision: slices.Contains(m.Capabilities, "vision"), Audio: slices.Contains(m.Capabilities, "audio"), Thinks: slices.Contains(m.Capabilities, "thinking"),
 			Context: m.ContextLength, Whose: m.Whose(), State: m.Availability, N: place[m.ID]}
 		if speed := speeds[m.ID]; speed > 0 {
 			listed.Speed = rate(speed) + " tokens/s"

@@ -104,4 +104,4 @@ const chatList = (chats, { current, changed, removed, exported }) => {
 };
 
 // Returns what a search finds of a chat, in lower case.
-const textOfChat = (chat) => [chat.title, ...chat.turns.flatMap(({ ask, files = [], answers }) => [ask, ...files.map(({ name }) => name), ...answers.map(({ text }) => text)])].join("\n").toLowerCase();
+const textOfChat = (chat) => [chat.title, ...chat.turns.flatMap(({ ask, sounds = [], files = [], answers }) => [ask, ...[...sounds, ...files].map(({ name }) => name), ...answers.map(({ text }) => text)])].join("\n").toLowerCase();

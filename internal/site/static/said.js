@@ -81,6 +81,7 @@ const conversation = (said, titles, { edit, again, remove, choose, rewrite, draw
       shown.tabIndex = 0;
       mine.append(element("details", "file", element("summary", "", name, " ", element("small", "muted", size(text.length))), shown));
     }
+    for (const sound of turn.sounds ?? []) mine.append(element("p", "file", sound.name, " ", element("small", "muted", sizeOf(sound))));
     mine.append(tools("message", versions(tree.messages(chat, i), i, "message"), copyTool("message", turn.ask),
       tool("pencil", "Edit this message", () => edit(k)), tool("trash-2", "Delete this message", () => remove(k))));
     const place = element("div", turn.answers.length > 1 ? "turn two" : "turn", mine);
@@ -185,3 +186,6 @@ const seconds = (ms) => (ms < 100 ? Math.round(ms) + " ms" : (ms < 9950 ? (ms / 
 
 // Returns a number of bytes or of characters as people write it.
 const size = (n) => (n < 1000 ? n + " B" : n < 1e6 ? Math.round(n / 1000) + " KB" : (n / 1e6).toFixed(1) + " MB");
+
+// Returns the size of a file or a sound that is added.
+const sizeOf = ({ text, data }) => size(text?.length ?? Math.floor(data.replace(/=+$/, "").length * 3 / 4));

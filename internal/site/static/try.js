@@ -14,7 +14,7 @@
   // models are compared, each continues from its own answers. An answer is open until it has ended:
   // what is stored of one whose page was left stays so.
   let chat = fresh();
-  let pending = []; // images, {url}, and files, {name, text}, of the message that is being written
+  let pending = []; // images, {url}, sounds, {name, data, format}, and files, {name, text}, of the message that is being written
   let editing = -1; // number of the turn that is being edited
   let running = null;
   let following = true;
@@ -59,10 +59,10 @@
   const shown = () => tree.path(chat).map((i) => chat.turns[i]);
 
   // Returns the message of a turn in the chat dialect, whose files follow the text.
-  function message({ ask, images = [], files = [] }) {
+  function message({ ask, images = [], sounds = [], files = [] }) {
     const text = [ask, ...files.map(fenced)].filter(Boolean).join("\n\n");
-    const pictures = images.map((url) => ({ type: "image_url", image_url: { url } }));
-    return { role: "user", content: pictures.length ? [{ type: "text", text }, ...pictures] : text };
+    const media = [...images.map((url) => ({ type: "image_url", image_url: { url } })), ...sounds.map(({ data, format }) => ({ type: "input_audio", input_audio: { data, format } }))];
+    return { role: "user", content: media.length ? [{ type: "text", text }, ...media] : text };
   }
 
   // Returns the call of a model that answers the last of the turns.
@@ -268,32 +268,38 @@
     showPending();
   }
 
-  const contents = ({ images = [], files = [] }) => [...images.map((url) => ({ url })), ...files];
+  const contents = ({ images = [], sounds = [], files = [] }) => [...images.map((url) => ({ url })), ...sounds, ...files];
+  const isImage = ({ url }) => url, isSound = ({ data }) => data, isFile = ({ text }) => text;
 
   function question() {
     if (running || !ask.value.trim() && pending.length === 0) return;
     const turn = {
-      ask: ask.value, images: pending.filter(({ url }) => url).map(({ url }) => url), files: pending.filter(({ url }) => !url), answers: unanswered(),
+      ask: ask.value, images: pending.filter(isImage).map(({ url }) => url), sounds: pending.filter(isSound), files: pending.filter(isFile), answers: unanswered(),
     };
     const path = tree.path(chat), parent = (editing >= 0 ? path[editing - 1] : path.at(-1)) ?? -1;
     clear();
     run(parent, turn);
   }
 
+  // Returns the message of the turn in place k, for another turn with it.
+  function asked(k) {
+    const { message, ask, images, sounds, files } = shown()[k];
+    return { message, ask, images, sounds, files };
+  }
+
   // The message of the turn in place k is answered once more.
   function again(k) {
     if (running) return;
     cancelEdit();
-    const { parent, message, ask, images, files } = shown()[k];
-    run(parent, { message, ask, images, files, answers: unanswered() });
+    run(shown()[k].parent, { ...asked(k), answers: unanswered() });
   }
 
   // Adds a version of an answer to the turn in place k that the member wrote.
   function rewrite(k, n, text) {
     if (running) return;
     cancelEdit();
-    const { parent, message, ask, images, files, answers } = shown()[k];
-    tree.add(chat, parent, { message, ask, images, files, answers: answers.with(n, { model: answers[n].model, text, edited: true }) });
+    const { parent, answers } = shown()[k];
+    tree.add(chat, parent, { ...asked(k), answers: answers.with(n, { model: answers[n].model, text, edited: true }) });
     showFrom(k);
     store().then(list);
     write();
@@ -334,25 +340,29 @@
   }
   const cancelEdit = () => { if (editing >= 0) clear(); };
 
-  const sees = () => model.selectedOptions[0]?.dataset.vision !== undefined;
-  const mostImages = 4, mostFiles = 8; // in one message
+  const kinds = [["images", isImage, 4], ["audio files", isSound, 2], ["files", isFile, 8]]; // how many a message has at most
   const longText = 5000; // characters of a pasted text that becomes a file
 
-  // Adds images, and files whose text is taken out here.
+  // Adds images, sounds, and files whose text is taken out here.
   async function add(files) {
     if (files.length === 0) return;
-    const reading = chat;
+    const reading = chat, { vision, audio } = model.selectedOptions[0]?.dataset ?? {};
     state.textContent = "Reading…";
     try {
       const { read } = await load("files");
+      let notes = "";
       for (const one of files) {
-        const got = await read(one, sees() ? "" : model.value, () => load("pdf"), () => script("pdfworker"));
+        const room = kinds[0][2] - pending.filter(isImage).length;
+        const takes = { model: model.value, images: vision !== undefined, audio: audio !== undefined, room };
+        const { parts, note } = await read(one, takes, () => load("pdf"), () => script("pdfworker"));
         if (chat !== reading) return; // another chat is shown
-        const [most, kind] = got.url ? [mostImages, "images"] : [mostFiles, "files"];
-        if (pending.filter(({ url }) => Boolean(url) === Boolean(got.url)).length >= most) throw new Error("A message has at most " + most + " " + kind + ".");
-        pending = [...pending, got];
+        for (const [kind, is, most] of kinds) {
+          if (parts.some(is) && [...pending, ...parts].filter(is).length > most) throw new Error("A message has at most " + most + " " + kind + ".");
+        }
+        pending = [...pending, ...parts];
+        notes = note ?? notes;
       }
-      state.textContent = "";
+      state.textContent = notes;
     } catch (error) { report(error); }
     showPending();
     write();
@@ -366,7 +376,7 @@
         write();
       });
       remove.append(at("shortcuts").querySelector("svg").cloneNode(true));
-      if (!one.url) return element("span", "file", element("span", "", one.name), " ", element("small", "muted", size(one.text.length)), remove);
+      if (!one.url) return element("span", "file", element("span", "", one.name), " ", element("small", "muted", sizeOf(one)), remove);
       const picture = element("img");
       picture.src = one.url;
       picture.alt = "";
@@ -377,7 +387,7 @@
   // The chats of this browser.
   function store(kept = chat) {
     const first = kept.turns[kept.next];
-    if (!kept.named) kept.title = (first?.ask.trim() || first?.files?.[0]?.name || "").slice(0, 80);
+    if (!kept.named) kept.title = (first?.ask.trim() || [...first?.files ?? [], ...first?.sounds ?? []][0]?.name || "").slice(0, 80);
     kept.at = Date.now();
     saved = performance.now();
     if (kept === chat) entitle();
