@@ -275,7 +275,11 @@ func TestChatKeys(t *testing.T) {
 	find("ATTIC azo", "azores")
 	enter()
 	w.until("the chat is open", func() bool { return op.is("location.pathname") == azores && op.text("#said .user .text") == "azores" })
-	op.js(`document.activeElement.dispatchEvent(new KeyboardEvent("keydown", { key: "O", ctrlKey: true, shiftKey: true, bubbles: true, cancelable: true }));`)
+	shifted := func(key string) {
+		t.Helper()
+		op.js(`document.activeElement.dispatchEvent(new KeyboardEvent("keydown", { key: %q, ctrlKey: true, shiftKey: true, bubbles: true, cancelable: true }));`, key)
+	}
+	shifted("O")
 	assert.Equal(t, op.is("location.pathname"), "/try", "after the keys for a new chat")
 	find("ATTIC azo", "azores")
 	enter()
@@ -297,6 +301,11 @@ func TestChatKeys(t *testing.T) {
 	enter()
 	list("hiddenfalse")
 	press("b")
+	list("showntrue")
+	press("b")
+	shifted("E") // shows the list
+	run(op, chromedp.KeyEvent("Isles\r"))
+	w.until("the chat has the name", func() bool { return op.is("document.title") == "Isles · kith" && op.text("#history a") == "Isles" })
 	list("showntrue")
 	find("e", "New chat")
 	w.look(op, "try-palette")
@@ -324,6 +333,8 @@ func TestChatKeys(t *testing.T) {
 	assert.Equal(t, op.is(`document.querySelector("#more").matches(":popover-open") + " " + document.querySelector("#stop").hidden`), "false false", "Escape closes the menu first")
 	run(op, chromedp.KeyEvent("\x1b"))
 	w.until("it is stopped", func() bool { return op.text("#state") == "Stopped." })
+	shifted("D")
+	w.until("the chat is deleted", func() bool { return op.is("location.pathname") == "/try" && op.text("#history ul") == "" })
 	op.quiet()
 }
 

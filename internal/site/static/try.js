@@ -394,19 +394,21 @@
     return chats.put(kept);
   }
 
-  const list = chatList(chats, {
+  const { list, rename } = chatList(chats, {
     current: () => chat.id,
     changed(id, what) {
       if (id !== chat.id) return;
       Object.assign(chat, what);
       entitle();
     },
-    async removed(id) {
-      if (id === chat.id) drop();
-      await chats.remove(id);
-    },
+    removed: removeChat,
     exported: (one, form) => transfer(({ saveJSON, saveMarkdown }) => (form === "JSON" ? saveJSON([one]) : saveMarkdown(one))),
   });
+
+  async function removeChat(id) {
+    if (id === chat.id) drop();
+    await chats.remove(id);
+  }
 
   const address = (chat) => "/try/" + chat.id;
   const entitle = () => { document.title = (chat.title || "Chat") + " · kith"; };
@@ -576,6 +578,16 @@
   chatsList.addEventListener("toggle", markList);
   narrow.addEventListener("change", markList);
 
+  function renameShown() {
+    if (chat.turns.length === 0) return;
+    if (!chatsList.checkVisibility()) toggleList();
+    rename();
+  }
+
+  function removeShown() {
+    if (chat.turns.length > 0 && confirm("Delete this chat?")) removeChat(chat.id).then(list);
+  }
+
   // Opens the list of all that can be chosen here.
   async function findAll() {
     const click = (id) => () => at(id).click();
@@ -584,7 +596,7 @@
       show: (one) => go(address(one)),
       select: (name) => { select(model, name); write(); },
       commands: {
-        "New chat": newChat, ...(at("compare-with").hidden ? {} : { "Compare with another model": compareWith }), "Chat settings": click("set-chat"), "Show or hide the chats": toggleList, "View code": showCode,
+        "New chat": newChat, ...(chat.turns.length === 0 ? {} : { "Rename this chat": renameShown, "Delete this chat": removeShown }), ...(at("compare-with").hidden ? {} : { "Compare with another model": compareWith }), "Chat settings": click("set-chat"), "Show or hide the chats": toggleList, "View code": showCode,
         "Import chats": click("import"), "Export all chats": click("export-all"), "Keyboard shortcuts": click("show-shortcuts"),
       },
     });
@@ -593,10 +605,9 @@
   document.addEventListener("keydown", (event) => {
     const { key, ctrlKey, metaKey, altKey, shiftKey } = event;
     if (event.defaultPrevented || event.isComposing || altKey) return;
+    const control = (ctrlKey || metaKey) && { k: findAll, b: toggleList, O: newChat, E: renameShown, D: removeShown }[shiftKey ? key.toUpperCase() : key.toLowerCase()];
     const typing = event.target.matches("input, select, textarea"), over = document.querySelector("dialog[open], [popover]:popover-open");
-    if ((ctrlKey || metaKey) && !shiftKey && key.toLowerCase() === "k") findAll().catch(report);
-    else if ((ctrlKey || metaKey) && shiftKey && key.toLowerCase() === "o") newChat();
-    else if ((ctrlKey || metaKey) && !shiftKey && key.toLowerCase() === "b") toggleList();
+    if (control) Promise.resolve(control()).catch(report);
     else if (ctrlKey || metaKey) return;
     else if (key === "Escape" && !over && running) running.abort();
     else if (key === "Escape" && !over && editing >= 0) cancelEdit();
