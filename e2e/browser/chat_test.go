@@ -53,6 +53,11 @@ func hostileMarkdown() (all []string) {
 	return all
 }
 
+// drawing has Answer of markdown.js, and load, which a page loads when an answer begins.
+const drawing = `const load = (name) => import(JSON.parse(document.getElementById("try").dataset.parts)[name]);
+	await Promise.all([load("marked"), load("purify")]);
+	const { Answer } = await load("markdown");`
+
 // Whatever a model writes, the chat runs nothing of it, loads nothing for it, and links
 // only to the web and to mail: piece by piece, as it comes, and when it is complete.
 func TestHostileMarkdown(t *testing.T) {
@@ -65,11 +70,12 @@ func TestHostileMarkdown(t *testing.T) {
 	op := w.op
 	list := assert.Value(json.Marshal(cases))(t)
 	wrong := run(op, chromedp.Evaluate[[]string](`(async () => {
+		`+drawing+`
 		const wrong = [];
 		for (const text of `+string(list)+`) {
 			const place = document.createElement("div");
 			document.getElementById("said").append(place);
-			const answer = new markdown.Answer(place);
+			const answer = new Answer(place, load);
 			for (const piece of text.match(/[\s\S]{1,7}/g)) { answer.add(piece); answer.draw(); }
 			answer.end();
 			for (const e of place.querySelectorAll("*")) {
@@ -82,7 +88,7 @@ func TestHostileMarkdown(t *testing.T) {
 			if (!place.textContent.trim() && text.trim() && !/^\[x\]: /.test(text)) wrong.push(text + " => nothing is shown");
 			place.remove();
 		}
-		const deep = document.createElement("div"), answer = new markdown.Answer(deep);
+		const deep = document.createElement("div"), answer = new Answer(deep, load);
 		for (const piece of ["first\n\n", "- ".repeat(30000), "<img src=x onerror=window.pwned=1>"]) { answer.add(piece); answer.draw(); }
 		answer.end();
 		if (deep.textContent !== answer.text) wrong.push("nested deeply => " + deep.textContent.slice(0, 100));
@@ -218,16 +224,17 @@ func TestChatDrawsOnlyTheLastBlock(t *testing.T) {
 	got := run(w.op, chromedp.Evaluate[struct {
 		Length, Read int
 		Same         bool
-	}](`(() => {
+	}](`(async () => {
+		`+drawing+`
 		const text = `+string(text)+`, places = [document.createElement("div"), document.createElement("div")];
-		const [bit, all] = places.map((place) => new markdown.Answer(place));
+		const [bit, all] = places.map((place) => new Answer(place, load));
 		for (const piece of text.match(/[\s\S]{1,40}/g)) { bit.add(piece); bit.draw(); }
 		const read = bit.read;
 		bit.end();
 		all.add(text);
 		all.end();
 		return { Length: text.length, Read: read, Same: places[0].innerHTML === places[1].innerHTML };
-	})()`))
+	})()`, chromedp.EvalAwaitPromise))
 	assert.That(t, got.Same, "an answer in pieces is drawn otherwise than the complete one")
 	if got.Read > 6*got.Length {
 		t.Errorf("the lexer reads %d characters for an answer of %d", got.Read, got.Length)
@@ -242,12 +249,13 @@ func TestChatKeepsUp(t *testing.T) {
 	w := &walk{stage: newStage(t, "llama3"), scripts: true}
 	w.op = newTab(t, chromium(t, nil), w.base, true)
 	w.chatting()
-	run(w.op, chromedp.Evaluate[chromedp.Void](`(() => {
+	run(w.op, chromedp.Evaluate[chromedp.Void](`(async () => {
+		`+drawing+`
 		window.messages = window.drawings = 0;
-		const { draw } = markdown.Answer.prototype, { postMessage } = MessagePort.prototype;
-		markdown.Answer.prototype.draw = function () { window.drawings++; draw.call(this); };
+		const { draw } = Answer.prototype, { postMessage } = MessagePort.prototype;
+		Answer.prototype.draw = function () { window.drawings++; draw.call(this); };
 		MessagePort.prototype.postMessage = function (...all) { window.messages++; postMessage.apply(this, all); }; // one for each of the worker's
-	})()`))
+	})()`, chromedp.EvalAwaitPromise))
 	w.engine.Set(enginetest.Behaviour{Chunks: 2000, Interval: time.Millisecond, Text: "word "})
 	w.say("Fast?")
 	w.answered(1, strings.TrimSpace(strings.Repeat("word ", 1000))) // each second piece is empty

@@ -104,7 +104,7 @@ func TestChatSettings(t *testing.T) {
 	op.quiet()
 }
 
-// TestChatBranches: an edited message and a regenerated answer are versions beside the earlier
+// TestChatBranches: an edited message or answer and a regenerated answer are versions beside the earlier
 // ones, each with what followed it, in the page and as it is kept. A chat that was kept as a list opens.
 func TestChatBranches(t *testing.T) {
 	t.Parallel()
@@ -126,7 +126,29 @@ func TestChatBranches(t *testing.T) {
 		run(op, clickOn(fmt.Sprintf("#said .turn:nth-child(%d) button[aria-label=%q]", turn, label)))
 	}
 	ask(1, "one", "first")
-	ask(2, "two", "second")
+	w.engine.Set(enginetest.Behaviour{Text: "**second**"})
+	w.say("two")
+	w.answered(2, "second")
+	w.actions()
+	press(2, "Edit this answer")
+	run(op, chromedp.KeyEvent("\x1b"))
+	shows("one", "first", "two", "second")
+	assert.Equal(t, op.is("document.activeElement.ariaLabel"), "Edit this answer", "the focus after Escape")
+	press(2, "Edit this answer")
+	op.seen("try-edit-answer")
+	op.fill("#said textarea", "*seconda*")
+	press(2, "Save the answer as another version")
+	shows("one", "first", "two", "seconda")
+	assert.Equal(t, op.text("#said .turn:last-child .assistant header"), "llama3 edited", "above the edited answer")
+	ask(3, "three", "third")
+	w.askedWith("*seconda*")
+	assert.Lacks(t, string(w.engine.Last().Body), "**second**", "the call after an answer was edited")
+	press(2, "Earlier version of the answer")
+	shows("one", "first", "two", "second")
+	press(2, "Show the source")
+	shows("one", "first", "two", "**second**")
+	press(2, "Show the source")
+	shows("one", "first", "two", "second")
 	press(1, "Edit this message")
 	ask(1, "uno", "primo")
 	shows("uno", "primo")
@@ -201,7 +223,29 @@ func TestChatBranches(t *testing.T) {
 	op.quiet()
 }
 
-// TestChatKeys: Ctrl+K finds chats, models and commands, "/" leads to the field, Escape stops, and
+// actions checks the buttons below each message of a chat of two turns: they are there for the last answer, and
+// for the others when the pointer or the focus is on them, or after a press of one button on a phone. Nothing
+// moves when they appear.
+func (w *walk) actions() {
+	w.t.Helper()
+	op := w.op
+	shown := func() string {
+		return op.is(`(scrollTo(0, 0), [...document.querySelectorAll("#said .acts")].map((e) => e.checkVisibility({ opacityProperty: true }) ? "shown" : "none").join() + " " + Math.round(document.querySelector("#said .turn:last-child").getBoundingClientRect().top))`)
+	}
+	rest, at, _ := strings.Cut(shown(), " ")
+	assert.Equal(w.t, rest, "none,none,none,shown", "the buttons without a pointer")
+	op.js(`document.querySelector("#said [aria-label='Edit this message']").focus()`)
+	assert.Equal(w.t, shown(), "shown,none,none,shown "+at, "the buttons with the focus on the first message")
+	run(op, chromedp.EmulateViewport(390, 844))
+	rest, at, _ = strings.Cut(shown(), " ")
+	assert.Equal(w.t, rest, "none,none,none,shown", "the buttons on a phone")
+	run(op, clickOn("#said .turn:first-child .assistant .reveal"))
+	assert.Equal(w.t, shown(), "none,shown,none,shown "+at, "the buttons on a phone, once asked for")
+	w.look(op, "try-actions")
+	assert.Equal(w.t, op.is(`document.querySelector("#said .turn:last-child .assistant .reveal").checkVisibility()`), "false", "a button for the buttons of the last answer")
+}
+
+// TestChatKeys: Ctrl+K finds chats, models and commands, Ctrl+B hides the list of chats, "/" leads to the field, Escape stops, and
 // "?" shows the list of these keys.
 func TestChatKeys(t *testing.T) {
 	t.Parallel()
@@ -212,7 +256,7 @@ func TestChatKeys(t *testing.T) {
 	azores := op.is("location.pathname")
 	press := func(key string) {
 		t.Helper()
-		op.js(`document.activeElement.dispatchEvent(new KeyboardEvent("keydown", { key: %q, ctrlKey: %t, bubbles: true, cancelable: true }));`, key, key == "k")
+		op.js(`document.activeElement.dispatchEvent(new KeyboardEvent("keydown", { key: %q, ctrlKey: %t, bubbles: true, cancelable: true }));`, key, key == "k" || key == "b")
 	}
 	enter := func() { press("Enter") } // without the character, which would come to the field that gets the focus
 	find := func(words, want string) {
@@ -231,11 +275,38 @@ func TestChatKeys(t *testing.T) {
 	find("ATTIC azo", "azores")
 	enter()
 	w.until("the chat is open", func() bool { return op.is("location.pathname") == azores && op.text("#said .user .text") == "azores" })
-	op.js(`document.activeElement.dispatchEvent(new KeyboardEvent("keydown", { key: "O", ctrlKey: true, shiftKey: true, bubbles: true, cancelable: true }));`)
+	shifted := func(key string) {
+		t.Helper()
+		op.js(`document.activeElement.dispatchEvent(new KeyboardEvent("keydown", { key: %q, ctrlKey: true, shiftKey: true, bubbles: true, cancelable: true }));`, key)
+	}
+	shifted("O")
 	assert.Equal(t, op.is("location.pathname"), "/try", "after the keys for a new chat")
 	find("ATTIC azo", "azores")
 	enter()
 	w.until("the chat is open again", func() bool { return op.is("location.pathname") == azores && op.text("#said .user .text") == "azores" })
+	list := func(want string) {
+		t.Helper()
+		w.until("the list of chats is "+want, func() bool {
+			return op.is(`(document.querySelector("#history").checkVisibility() ? "shown" : "hidden") + document.querySelector("#open-chats").ariaExpanded`) == want
+		})
+	}
+	list("showntrue")
+	press("b")
+	list("hiddenfalse")
+	op.open(azores)
+	list("hiddenfalse") // this browser keeps it
+	run(op, clickOn("#open-chats"))
+	list("showntrue")
+	find("hide", "Show or hide the chats")
+	enter()
+	list("hiddenfalse")
+	press("b")
+	list("showntrue")
+	press("b")
+	shifted("E") // shows the list
+	run(op, chromedp.KeyEvent("Isles\r"))
+	w.until("the chat has the name", func() bool { return op.is("document.title") == "Isles · kith" && op.text("#history a") == "Isles" })
+	list("showntrue")
 	find("e", "New chat")
 	w.look(op, "try-palette")
 	run(op, chromedp.KeyEvent("\x1b"))
@@ -262,6 +333,8 @@ func TestChatKeys(t *testing.T) {
 	assert.Equal(t, op.is(`document.querySelector("#more").matches(":popover-open") + " " + document.querySelector("#stop").hidden`), "false false", "Escape closes the menu first")
 	run(op, chromedp.KeyEvent("\x1b"))
 	w.until("it is stopped", func() bool { return op.text("#state") == "Stopped." })
+	shifted("D")
+	w.until("the chat is deleted", func() bool { return op.is("location.pathname") == "/try" && op.text("#history ul") == "" })
 	op.quiet()
 }
 
@@ -277,6 +350,9 @@ func TestChatExport(t *testing.T) {
 	w.engine.Set(enginetest.Behaviour{Text: "second"})
 	run(op, clickOn("#said button[aria-label='Regenerate the answer with the chosen model']"))
 	w.answered(1, "second")
+	run(op, clickOn("#said button[aria-label='Edit this answer']"))
+	op.fill("#said textarea", "third")
+	run(op, clickOn("#said button[aria-label='Save the answer as another version']"))
 	op.js(`window.saved = {};
 		URL.createObjectURL = (blob) => { saved.blob = blob; return "blob:none"; };
 		HTMLAnchorElement.prototype.click = function () { saved.name = this.download; };`)
@@ -293,7 +369,7 @@ func TestChatExport(t *testing.T) {
 		run(op, clickOn(button))
 	}
 	menu("#export-markdown")
-	assert.Equal(t, saved("What-is-it.md"), "# What is/it?\n\n## System prompt\n\nBe brief.\n\n## You\n\nWhat is/it?\n\n## llama3\n\nsecond\n", "as Markdown")
+	assert.Equal(t, saved("What-is-it.md"), "# What is/it?\n\n## System prompt\n\nBe brief.\n\n## You\n\nWhat is/it?\n\n## llama3 (edited)\n\nthird\n", "as Markdown")
 	menu("#export-json")
 	one := saved("What-is-it.json")
 	run(op, clickOn(".chats .button"))
@@ -318,8 +394,11 @@ func TestChatExport(t *testing.T) {
 	imports("both.json", both, "1 chat imported, 1 already here.")
 	w.until("both are listed", func() bool { return op.is(`document.querySelectorAll("#history li").length`) == "2" })
 	op.js(`[...document.querySelectorAll("#history a")].find((a) => a.textContent === "What is/it?").dispatchEvent(new MouseEvent("click", { bubbles: true, cancelable: true }))`)
-	w.until("it is shown", func() bool { return op.text("#said .assistant .text") == "second" })
-	run(op, clickOn("#said button[aria-label='Earlier version of the answer']"))
+	w.until("it is shown", func() bool { return op.text("#said .assistant .text") == "third" })
+	assert.Equal(t, op.text("#said .assistant header"), "llama3 edited", "above the imported answer")
+	for range 2 {
+		run(op, clickOn("#said button[aria-label='Earlier version of the answer']"))
+	}
 	w.until("the earlier answer is there", func() bool { return op.text("#said .assistant .text strong") == "answer" })
 	assert.Equal(t, op.is(`document.querySelector("#system").value`), "Be brief.", "the setting")
 	menu("#export-json")
@@ -329,7 +408,7 @@ func TestChatExport(t *testing.T) {
 		"kith": "it is not JSON", "[]": "it is not an export of Chat", `{"kith_chats": 9}`: "another version of kith, as form 9", `{"kith_chats": 1, "chats": 3}`: "chats is not a list",
 		strings.Replace(one, `"ask": "What is/it?"`, `"ask": 7`, 1):                         "chats[0].turns[0].ask is not a text",
 		strings.Replace(one, `"parent": -1`, `"parent": 1`, 1):                              "chats[0].turns[0].parent is not an earlier turn",
-		strings.Replace(one, `"next": 1`, `"next": 7`, 1):                                   "chats[0].next is not a turn after it",
+		strings.Replace(one, `"next": 2`, `"next": 7`, 1):                                   "chats[0].next is not a turn after it",
 		strings.Replace(one, `"images": []`, `"images": ["https://evil.example/x.png"]`, 1): "chats[0].turns[0].images[0] is not an image",
 		strings.Replace(one, `"temperature"`, `"x"`, 1) + "x":                               "it is not JSON",
 		strings.Replace(one, `"system": "Be brief."`, `"temperature": 12`, 1):               "settings.temperature is not a number from 0 to 2",
@@ -396,7 +475,10 @@ func pdfIn(font string, pages ...string) string {
 	for i, text := range pages {
 		object(fmt.Sprintf("<</Type/Page/Parent 2 0 R/MediaBox[0 0 300 300]/Resources<</Font<</F 3 0 R>>>>/Contents %d 0 R>>", 5+2*i))
 		content := ""
-		if text != "" {
+		switch {
+		case strings.HasSuffix(text, " re f"): // a drawing
+			content = text
+		case text != "":
 			content = "BT /F 12 Tf 20 200 Td (" + text + ") Tj ET"
 		}
 		object(fmt.Sprintf("<</Length %d>>\nstream\n%s\nendstream", len(content), content))
@@ -415,7 +497,8 @@ func pdfIn(font string, pages ...string) string {
 // cannot be read says why. PDF.js is loaded with the first PDF file.
 func TestChatFiles(t *testing.T) {
 	t.Parallel()
-	w, op := chatOf(t, "llama3")
+	w, op := chatOf(t, "llama3", "llava", "voxtral")
+	op.fill("#model", "llama3")
 	add := func(how, name, text string) {
 		t.Helper()
 		op.js(`const all = new DataTransfer(), field = document.querySelector("#file");
@@ -465,7 +548,8 @@ func TestChatFiles(t *testing.T) {
 		"latin.txt":   {"caf\u00e9", "latin.txt is not text."},
 		"big.log":     {strings.Repeat("line\n", 200_000), "big.log is 1.0 MB; a text file may have 524 KB."},
 		"empty.txt":   {" \n", "empty.txt is empty."},
-		"scan.pdf":    {pdfOf(""), "scan.pdf has no text, only pictures of pages."},
+		"scan.pdf":    {pdfOf(""), "scan.pdf has no text, only pictures of pages, and llama3 takes no images."},
+		"sound.mp3":   {"ID3", "sound.mp3 cannot be added: llama3 takes no audio."},
 		"nippon.pdf":  {pdfIn(japanese, `\145\345\147\054`), "nippon.pdf has text in a Chinese, Japanese or Korean encoding"},
 		"broken.pdf":  {"%PDF-1.4 and nothing", "broken.pdf cannot be read as a PDF file."},
 		"picture.png": {"png", "picture.png cannot be added: llama3 takes no images."},
@@ -492,6 +576,46 @@ func TestChatFiles(t *testing.T) {
 	w.look(op, "try-file")
 	run(op, clickOn("#said button[aria-label='Edit this message']"))
 	chips("main.go,notes.md,paper.pdf")
+
+	images := func(want string) {
+		t.Helper()
+		w.until(want+" images are added", func() bool { return op.is(`document.querySelectorAll("#attached img").length`) == want })
+	}
+	says := func(want string) {
+		t.Helper()
+		w.until("the page says "+want, func() bool { return strings.HasPrefix(op.text("#state"), want) })
+	}
+	op.open("/try")
+	op.fill("#model", "llava")
+	add("choice", "blank.pdf", pdfOf(""))
+	says("blank.pdf has no text, and no pictures that can be read here.")
+	add("choice", "scan.pdf", pdfOf("0 0 1 rg 50 50 100 100 re f", "1 0 0 rg 50 50 100 100 re f"))
+	says("The pages of scan.pdf are added as images.")
+	images("2")
+	add("drop", "book.pdf", pdfOf(slices.Repeat([]string{"20 20 100 100 re f"}, 12)...))
+	says("The first 2 of 12 pages of book.pdf are added as images.")
+	images("4")
+	add("choice", "scan.pdf", pdfOf("0 0 1 rg 50 50 100 100 re f"))
+	says("A message has at most 4 images.")
+	w.say("Look at them")
+	w.answered(1, "Hello from the attic")
+	assert.Equal(t, strings.Count(string(w.engine.Last().Body), "data:image/jpeg;base64,"), 4, "images that are sent")
+
+	op.open("/try")
+	op.fill("#model", "voxtral")
+	add("choice", "noise.wav", "RIFF1234AVI ")
+	says("noise.wav is neither WAV nor MP3.")
+	add("drop", "song.wav", "RIFF1234WAVEfmt ")
+	add("choice", "talk.mp3", "ID3")
+	chips("song.wav,talk.mp3")
+	add("choice", "more.mp3", "\u00ff\u00fb")
+	says("A message has at most 2 audio files.")
+	w.say("Listen")
+	w.answered(1, "Hello from the attic")
+	w.askedWith(`{"type":"input_audio","input_audio":{"data":"UklGRjEyMzRXQVZFZm10IA==","format":"wav"}}`, `"format":"mp3"`)
+	op.open(op.is("location.pathname"))
+	w.until("the sounds are shown", func() bool { return op.text("#said p.file") == "song.wav 16 B" })
+	op.seen("try-sounds")
 	op.quiet()
 }
 
@@ -499,9 +623,10 @@ func TestChatFiles(t *testing.T) {
 func (b *tab) drawn(text string) string {
 	b.t.Helper()
 	return run(b, chromedp.Evaluate[string](`(async () => {
+		`+drawing+`
 		const place = document.createElement("div");
 		document.getElementById("said").append(place);
-		const answer = new markdown.Answer(place);
+		const answer = new Answer(place, load);
 		for (const piece of `+quoted(text)+`.match(/[^]{1,7}/g)) { answer.add(piece); answer.draw(); }
 		answer.end();
 		await answer.rich;
@@ -518,6 +643,9 @@ func TestChatFormulas(t *testing.T) {
 	w, op := chatOf(t, "llama3")
 	loaded := func(name string) string {
 		return op.is(fmt.Sprintf(`performance.getEntriesByType("resource").some(({ name }) => name.endsWith("/%s"))`, name))
+	}
+	for _, name := range []string{"marked.js", "purify.js", "markdown.js"} {
+		assert.Equal(t, loaded(name), "false", name, "is loaded before an answer begins:")
 	}
 	w.engine.Set(enginetest.Behaviour{Text: "plain `text`"})
 	w.say("Hello")
@@ -604,11 +732,12 @@ func TestHostileFormulas(t *testing.T) {
 	assert.Contains(t, op.drawn("$x$ and\n```go\nfunc\n```\n"), "<math", "a formula") // the libraries are there
 	for part := range slices.Chunk(cases, 60) {
 		wrong := run(op, chromedp.Evaluate[[]string](`(async () => {
+			`+drawing+`
 			const wrong = [];
 			for (const text of `+quoted(part)+`) {
 				const place = element("div", "text"), article = element("article", "said assistant", place);
 				document.getElementById("said").append(article);
-				const answer = new markdown.Answer(place), begun = performance.now();
+				const answer = new Answer(place, load), begun = performance.now();
 				answer.add(text);
 				answer.end();
 				await answer.rich;

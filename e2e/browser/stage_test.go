@@ -29,7 +29,7 @@ type stage struct {
 }
 
 // newStage starts a fresh hub. Its machine will offer the models, of which qwen3 thinks, llava
-// sees and nomic-embed-text only makes embeddings.
+// sees, voxtral hears and nomic-embed-text only makes embeddings.
 func newStage(t *testing.T, models ...string) *stage {
 	t.Helper()
 	return newStageWith(t, "127.0.0.1:0", "", models...)
@@ -55,7 +55,7 @@ func newStageOver(t *testing.T, seed func(folder string), listen, config string,
 	var offered []enginetest.Model
 	for i, id := range models {
 		offered = append(offered, enginetest.Model{ID: id, ContextLength: 4096 << (i % 4), Tools: i == 0,
-			Thinking: id == "qwen3", Vision: id == "llava", Embeddings: id == "nomic-embed-text"})
+			Thinking: id == "qwen3", Vision: id == "llava", Audio: id == "voxtral", Embeddings: id == "nomic-embed-text"})
 	}
 	engine := enginetest.New(enginetest.Ollama, enginetest.Options{Models: offered, Behaviour: enginetest.Behaviour{Text: "Hello from the attic"}})
 	assert.OK(t, engine.Start())

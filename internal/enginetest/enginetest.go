@@ -47,6 +47,7 @@ type Model struct {
 	Embeddings    bool // for embeddings instead of chat
 	Tools         bool
 	Vision        bool
+	Audio         bool
 	Thinking      bool
 }
 

@@ -110,7 +110,7 @@ func (e *Engine) props() any {
 	return object{
 		"default_generation_settings": object{"id": 0, "n_ctx": e.models[0].ContextLength},
 		"total_slots":                 e.slots,
-		"modalities":                  object{"vision": e.any(func(m Model) bool { return m.Vision }), "audio": false},
+		"modalities":                  object{"vision": e.any(func(m Model) bool { return m.Vision }), "audio": e.any(func(m Model) bool { return m.Audio })},
 		"chat_template_caps":          object{"supports_tools": e.any(func(m Model) bool { return m.Tools })},
 	}
 }
@@ -138,7 +138,7 @@ func (e *Engine) show(w http.ResponseWriter, r *http.Request) {
 	if m.Embeddings {
 		words = []string{"embedding"}
 	}
-	for word, has := range map[string]bool{"tools": m.Tools, "vision": m.Vision, "thinking": m.Thinking} {
+	for word, has := range map[string]bool{"tools": m.Tools, "vision": m.Vision, "audio": m.Audio, "thinking": m.Thinking} {
 		if has {
 			words = append(words, word)
 		}

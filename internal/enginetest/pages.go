@@ -53,7 +53,7 @@ func (e *Engine) pages() map[string]func() any {
 		return map[string]func() any{
 			"/api/extra/version": always(object{
 				"result": "KoboldCpp", "version": "1.101", "protected": e.key != "", "llm": true, "txt2img": false,
-				"vision": first.Vision, "audio": false, "transcribe": false, "embeddings": false,
+				"vision": first.Vision, "audio": first.Audio, "transcribe": false, "embeddings": false,
 			}),
 			"/api/extra/true_max_context_length": always(object{"value": first.ContextLength}),
 			"/api/extra/perf":                    e.perf,

@@ -58,7 +58,7 @@ var unservedCSS = regexp.MustCompile(`(?s)\s*/\*[^!].*?\*/|(?m)^ +`)
 // bundles are scripts that are served as one without comments and indentation, which is fewer
 // requests and fewer bytes. No literal in them has more than one line.
 var bundles = map[string][]string{
-	"chat.js": {"markdown.js", "dom.js", "history.js", "tree.js", "said.js", "settings.js", "calls.js", "picker.js", "chats.js", "try.js"},
+	"chat.js": {"dom.js", "history.js", "tree.js", "said.js", "settings.js", "calls.js", "picker.js", "chats.js", "try.js"},
 }
 
 // unservedJS matches what these scripts are served without: a line that is only a comment, and

@@ -34,7 +34,7 @@ type tryData struct {
 var chatParts = sync.OnceValue(func() string {
 	parts := map[string]string{}
 	for name, file := range map[string]string{
-		"worker": "stream.js", "code": "code.js", "files": "files.js", "transfer": "transfer.js", "palette": "palette.js", "rich": "rich.js",
+		"worker": "stream.js", "marked": "marked.js", "purify": "purify.js", "markdown": "markdown.js", "code": "code.js", "files": "files.js", "transfer": "transfer.js", "palette": "palette.js", "rich": "rich.js",
 		"math": "temml.js", "highlight": "highlight.js", "pdf": "pdf.js", "pdfworker": "pdf.worker.js",
 	} {
 		parts[name] = assetPaths()[file]
@@ -55,6 +55,7 @@ var titles = sync.OnceValue(func() string {
 type tryModel struct {
 	ID      fleet.ModelID
 	Vision  bool // it accepts images
+	Audio   bool // it accepts audio
 	Thinks  bool // it knows reasoning effort
 	Context int  // tokens; 0: unknown
 	Whose   string
@@ -93,7 +94,7 @@ func (s *Site) tryData(v *visit) (tryData, error) {
 			}
 			continue
 		}
-		listed := tryModel{ID: m.ID, Vision: slices.Contains(m.Capabilities, "vision"), Thinks: slices.Contains(m.Capabilities, "thinking"),
+		listed := tryModel{ID: m.ID, Vision: slices.Contains(m.Capabilities, "vision"), Audio: slices.Contains(m.Capabilities, "audio"), Thinks: slices.Contains(m.Capabilities, "thinking"),
 			Context: m.ContextLength, Whose: m.Whose(), State: m.Availability, N: place[m.ID]}
 		if speed := speeds[m.ID]; speed > 0 {
 			listed.Speed = rate(speed) + " tokens/s"

@@ -1,9 +1,9 @@
 // The list of the chats of this browser, which can be searched, renamed, pinned, exported and deleted.
 "use strict";
 
-// Returns the function that reads the chats and draws the list. current returns the id of the
-// chat that is shown. changed gets the id of a chat and the fields that it is about to get,
-// removed the id of one to delete, exported a chat and the name of a form.
+// Returns list, which reads the chats and draws the list, and rename, which edits the name of the chat that is
+// shown. current returns the id of that chat. changed gets the id of a chat and the fields that it is about
+// to get, removed the id of one to delete, exported a chat and the name of a form.
 const chatList = (chats, { current, changed, removed, exported }) => {
   const at = (id) => document.getElementById(id);
   const place = at("history"), find = at("find"), menu = at("chat-menu");
@@ -100,8 +100,16 @@ const chatList = (chats, { current, changed, removed, exported }) => {
     load();
   });
   find.addEventListener("input", draw);
-  return load;
+  return {
+    list: load,
+    rename() {
+      find.value = "";
+      draw();
+      const link = place.querySelector("[aria-current]");
+      if (link) rename({ chat: all.find(({ chat }) => chat.id === current()).chat, link });
+    },
+  };
 };
 
 // Returns what a search finds of a chat, in lower case.
-const textOfChat = (chat) => [chat.title, ...chat.turns.flatMap(({ ask, files = [], answers }) => [ask, ...files.map(({ name }) => name), ...answers.map(({ text }) => text)])].join("\n").toLowerCase();
+const textOfChat = (chat) => [chat.title, ...chat.turns.flatMap(({ ask, sounds = [], files = [], answers }) => [ask, ...[...sounds, ...files].map(({ name }) => name), ...answers.map(({ text }) => text)])].join("\n").toLowerCase();

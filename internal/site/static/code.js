@@ -9,8 +9,9 @@ export function show(address, call) {
   at("code").showModal();
 }
 
-// Returns a value as JSON, with images cut short.
-const json = (value, indent) => JSON.stringify(value, (key, part) => (key === "url" && part.startsWith("data:") ? "data:image/jpeg;base64,…" : part), indent);
+// Returns a value as JSON, with images and sounds cut short.
+const short = { url: "data:image/jpeg;base64,…", data: "…" };
+const json = (value, indent) => JSON.stringify(value, (key, part) => short[key] ?? part, indent);
 
 function write() {
   const members = Object.entries(body), arguments_ = (each) => members.map(each).join("\n");

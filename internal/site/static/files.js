@@ -3,27 +3,51 @@
 const mostText = 512 << 10; // bytes of a text file, and characters of a PDF file's text
 const mostPDF = 32 << 20; // bytes
 const mostPages = 500;
+const mostSound = 4 << 20; // bytes
 
-// Returns {url} of an image, made small enough for a call, or {name, text} of a text or PDF file.
-// blind is the model if it takes no images. pdf loads pdf.js, whose worker has the address that
-// worker returns. The error's message is for the member.
-export async function read(file, blind, pdf, worker) {
+// Returns what is added of a file: {parts, note}. A part is {url} of an image, made small enough for a
+// call, {name, text} of a text or PDF file, or {name, data, format} of a sound. note is a sentence about it.
+// takes has the model, whether it takes images and audio, and how many images the message may have yet. pdf
+// loads pdf.js, whose worker has the address that worker returns. The error's message is for the member.
+export async function read(file, takes, pdf, worker) {
   const name = file.name || "the file", fail = (why) => { throw new Error(name + " " + why); };
+  const refuse = (kind) => fail("cannot be added: " + takes.model + " takes no " + kind + ". Choose a model that does.");
+  const is = (kind, ending) => file.type.startsWith(kind) || ending.test(name);
   if (file.type.startsWith("image/") && file.type !== "image/svg+xml") {
-    if (blind) fail("cannot be added: " + blind + " takes no images. Choose a model that does.");
+    if (!takes.images) refuse("images");
     try {
-      return { url: await small(file) };
+      return { parts: [{ url: await small(file) }] };
     } catch { fail("cannot be read as an image."); }
   }
-  if (file.type === "application/pdf" || /\.pdf$/i.test(name)) {
+  if (is("audio/", /\.(wav|mp3)$/i)) {
+    if (!takes.audio) refuse("audio");
+    if (file.size > mostSound) fail("is " + size(file.size) + "; an audio file may have " + size(mostSound) + ".");
+    const bytes = new Uint8Array(await file.arrayBuffer()), format = formatOf(bytes);
+    if (!format) fail("is neither WAV nor MP3.");
+    return { parts: [{ name, data: base64(bytes), format }] };
+  }
+  if (is("application/pdf", /\.pdf$/i)) {
     if (file.size > mostPDF) fail("is " + size(file.size) + "; a PDF file may have " + size(mostPDF) + ".");
-    return { name, text: await textOfPDF(file, await pdf(), worker(), fail) };
+    return readPDF(file, takes, await pdf(), worker(), fail);
   }
   if (file.size > mostText) fail("is " + size(file.size) + "; a text file may have " + size(mostText) + ". Add a part of it.");
   const text = decode(new Uint8Array(await file.arrayBuffer()));
-  if (text === undefined) fail("is not text. Text, code, PDF files and images can be added.");
+  if (text === undefined) fail("is not text. Text, code, PDF files, images and audio can be added.");
   if (!text.trim()) fail("is empty.");
-  return { name, text };
+  return { parts: [{ name, text }] };
+}
+
+// Returns the format of a sound by how it begins.
+function formatOf(bytes) {
+  const begins = String.fromCharCode(...bytes.subarray(0, 12));
+  if (/^RIFF[^]{4}WAVE/.test(begins)) return "wav";
+  return begins.startsWith("ID3") || bytes[0] === 0xff && bytes[1] >= 0xe0 ? "mp3" : undefined;
+}
+
+function base64(bytes) {
+  let text = "";
+  for (let i = 0; i < bytes.length; i += 8192) text += String.fromCharCode(...bytes.subarray(i, i + 8192));
+  return btoa(text);
 }
 
 // Returns the text of a file in UTF-8, or in UTF-16 with a byte order mark; undefined if it is neither.
@@ -37,7 +61,8 @@ function decode(bytes) {
   }
 }
 
-async function textOfPDF(file, { getDocument, PDFWorker }, address, fail) {
+// Returns the text of a PDF file, or its first pages as images if it has only pictures of them.
+async function readPDF(file, takes, { getDocument, PDFWorker }, address, fail) {
   const port = new Worker(address, { type: "module" }), worker = new PDFWorker({ port, verbosity: 0 });
   let lost = false; // whether text is in a character encoding whose table the file does not have
   class BinaryDataFactory {
@@ -58,8 +83,15 @@ async function textOfPDF(file, { getDocument, PDFWorker }, address, fail) {
       if (text.length > mostText) fail("has more than " + size(mostText) + " of text. Add a part of it.");
     }
     if (lost) fail("has text in a Chinese, Japanese or Korean encoding that is not in the file, and that cannot be read here. Add its text instead.");
-    if (!text.trim()) fail("has no text, only pictures of pages.");
-    return text.trim().replaceAll("\0", "") + "\n";
+    if (text.trim()) return { parts: [{ name: file.name, text: text.trim().replaceAll("\0", "") + "\n" }] };
+    if (!takes.images) fail("has no text, only pictures of pages, and " + takes.model + " takes no images. Choose a model that does.");
+    const parts = [], shown = Math.min(pdf.numPages, Math.max(1, takes.room));
+    for (let n = 1; n <= shown; n++) {
+      const url = await picture(await pdf.getPage(n));
+      if (url) parts.push({ url });
+    }
+    if (parts.length === 0) fail("has no text, and no pictures that can be read here.");
+    return { parts, note: (shown < pdf.numPages ? "The first " + shown + " of " + pdf.numPages + " pages of " : "The pages of ") + file.name + " are added as images." };
   } catch (error) {
     if (error.message.startsWith(file.name)) throw error;
     return fail(error.name === "PasswordException" ? "is protected by a password. Save it without one." : "cannot be read as a PDF file.");
@@ -69,16 +101,37 @@ async function textOfPDF(file, { getDocument, PDFWorker }, address, fail) {
   }
 }
 
-// Returns an image as a JPEG with sides of at most 1,280 pixels, as a data URL.
-async function small(picture) {
-  const bitmap = await createImageBitmap(picture);
-  const scale = Math.min(1, 1280 / Math.max(bitmap.width, bitmap.height));
+const mostSide = 1280; // pixels of an image
+
+// Returns a canvas of a size, which is white.
+function paper(width, height) {
   const canvas = element("canvas");
-  canvas.width = Math.max(1, Math.round(bitmap.width * scale));
-  canvas.height = Math.max(1, Math.round(bitmap.height * scale));
+  canvas.width = Math.max(1, Math.round(width));
+  canvas.height = Math.max(1, Math.round(height));
   const pen = canvas.getContext("2d");
   pen.fillStyle = "white";
   pen.fillRect(0, 0, canvas.width, canvas.height);
+  return { canvas, pen };
+}
+
+const jpeg = (canvas) => canvas.toDataURL("image/jpeg", 0.85);
+
+// Returns an image as a JPEG, as a data URL.
+async function small(image) {
+  const bitmap = await createImageBitmap(image);
+  const scale = Math.min(1, mostSide / Math.max(bitmap.width, bitmap.height));
+  const { canvas, pen } = paper(bitmap.width * scale, bitmap.height * scale);
   pen.drawImage(bitmap, 0, 0, canvas.width, canvas.height);
-  return canvas.toDataURL("image/jpeg", 0.85);
+  return jpeg(canvas);
+}
+
+// Returns a page of a PDF file as a JPEG, as a data URL; "" if it is blank, as a page is whose picture is in a
+// format that pdf.js cannot read here.
+async function picture(page) {
+  const { width, height } = page.getViewport({ scale: 1 }), scale = mostSide / Math.max(width, height);
+  const { canvas, pen } = paper(width * scale, height * scale);
+  await page.render({ canvas, viewport: page.getViewport({ scale }) }).promise;
+  page.cleanup();
+  const points = new Uint32Array(pen.getImageData(0, 0, canvas.width, canvas.height).data.buffer);
+  return points.every((point) => point === points[0]) ? "" : jpeg(canvas);
 }

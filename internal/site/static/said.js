@@ -2,14 +2,50 @@
 "use strict";
 
 // Returns the functions that draw a turn of a chat and parts of its answers. titles are those of
-// the hub's codes. edit, again and remove get the number of a turn, choose the index of one to show in its place.
-const conversation = (said, titles, { edit, again, remove, choose }) => {
+// the hub's codes. edit, again and remove get the number of a turn, choose the index of one to show in its place,
+// rewrite the number of a turn, that of an answer to it, and its new text. draws returns what draws an answer into
+// an element.
+const conversation = (said, titles, { edit, again, remove, choose, rewrite, draws }) => {
+  const icons = document.getElementById("icons").content;
+  const icon = (name) => icons.querySelector('[href$="#' + name + '"]').parentNode.cloneNode(true);
+
   function button(text, label, act) {
     const made = element("button", "small plain", text);
     made.type = "button";
     made.setAttribute("aria-label", label);
     made.addEventListener("click", act);
     return made;
+  }
+
+  // Returns a button with a symbol. act gets the button.
+  function tool(symbol, label, act) {
+    const made = button("", label, () => act(made));
+    made.title = label;
+    made.append(icon(symbol));
+    return made;
+  }
+
+  function copyTool(what, text) {
+    if (!text || !navigator.clipboard) return "";
+    const label = "Copy the " + what;
+    return tool("copy", label, async (made) => {
+      const show = (symbol, words) => {
+        made.replaceChildren(icon(symbol));
+        made.ariaLabel = words;
+      };
+      await navigator.clipboard.writeText(text);
+      show("check", "Copied");
+      setTimeout(() => show("copy", label), 2000);
+    });
+  }
+
+  // Returns what can be done with a message or an answer: its versions, and buttons. On a phone those
+  // of any but the last answer are shown by one button.
+  function tools(what, others, ...acts) {
+    const more = tool("ellipsis", "Actions of the " + what, () => { more.ariaExpanded = String(more.ariaExpanded === "false"); });
+    more.ariaExpanded = "false";
+    more.classList.add("reveal");
+    return element("div", "tools", others, more, element("span", "acts", ...acts));
   }
 
   // Returns buttons that lead to the versions of what, or "" if there is one only.
@@ -45,32 +81,66 @@ const conversation = (said, titles, { edit, again, remove, choose }) => {
       shown.tabIndex = 0;
       mine.append(element("details", "file", element("summary", "", name, " ", element("small", "muted", size(text.length))), shown));
     }
-    mine.append(element("div", "tools", versions(tree.messages(chat, i), i, "message"), button("Edit", "Edit this message", () => edit(k)),
-      ...(turn.ask && navigator.clipboard ? [markdown.copyButton("the message", () => turn.ask)] : []), button("Delete", "Delete this message", () => remove(k))));
+    for (const sound of turn.sounds ?? []) mine.append(element("p", "file", sound.name, " ", element("small", "muted", sizeOf(sound))));
+    mine.append(tools("message", versions(tree.messages(chat, i), i, "message"), copyTool("message", turn.ask),
+      tool("pencil", "Edit this message", () => edit(k)), tool("trash-2", "Delete this message", () => remove(k))));
     const place = element("div", turn.answers.length > 1 ? "turn two" : "turn", mine);
-    for (const answer of turn.answers) place.append(showAnswer(answer, k, versions(tree.answers(chat, i), i, "answer"), running));
+    for (const [n, answer] of turn.answers.entries()) place.append(showAnswer(answer, k, n, versions(tree.answers(chat, i), i, "answer"), running));
     if (said.children[k]) said.children[k].replaceWith(place);
     else said.append(place);
     return place;
   }
 
   // Creates the elements of an answer: its thinking, its text, its details and what can be done with it.
-  function showAnswer(answer, k, others, running) {
+  function showAnswer(answer, k, n, others, running) {
     const article = element("article", "said assistant", element("header", "", element("strong", "", answer.model)));
+    if (answer.edited) article.firstChild.append(" ", element("small", "muted", "edited"));
     const thinking = element("details", "thinking", element("summary", "", "Thinking"), element("div"));
     const text = element("div", "text");
     const meta = element("p", "meta muted");
     thinking.hidden = true;
     article.append(thinking, text, meta);
-    article.parts = { thinking, text, meta, k, others };
+    article.parts = { thinking, text, meta, k, n, others };
     if (answer.thinking) showThinking(article, answer.thinking, answer.thought);
-    if (answer.text) {
-      const drawn = new markdown.Answer(text);
-      drawn.text = answer.text;
-      drawn.end();
-    }
+    if (answer.text) drawText(text, answer);
     if (!running) finishAnswer(article, answer);
     return article;
+  }
+
+  function drawText(into, answer) {
+    into.replaceChildren();
+    const drawn = draws(into);
+    drawn.text = answer.text;
+    drawn.end();
+  }
+
+  // Shows an answer as the model wrote it, or as it is drawn again.
+  function showSource(into, answer, made) {
+    made.ariaPressed = String(made.ariaPressed !== "true");
+    if (made.ariaPressed === "true") into.replaceChildren(element("pre", "", answer.text));
+    else drawText(into, answer);
+  }
+
+  // Has a field in the place of an answer.
+  function editAnswer(article, answer) {
+    const { text, k, n } = article.parts, field = element("textarea");
+    const leave = () => {
+      drawText(text, answer);
+      finishAnswer(article, answer);
+      article.querySelector("[aria-label='Edit this answer']").focus();
+    };
+    field.value = answer.text;
+    field.setAttribute("aria-label", "The answer");
+    field.addEventListener("keydown", (event) => {
+      if (event.key !== "Escape") return;
+      event.preventDefault();
+      leave();
+    });
+    const save = button("Save", "Save the answer as another version", () => (field.value.trim() && field.value !== answer.text ? rewrite(k, n, field.value) : leave()));
+    article.querySelector(":scope > .tools").remove();
+    text.replaceChildren(field, element("div", "actions", save, button("Cancel", "Cancel editing the answer", leave)));
+    save.className = "small";
+    field.focus();
   }
 
   function showThinking(article, text, took) {
@@ -88,10 +158,9 @@ const conversation = (said, titles, { edit, again, remove, choose }) => {
     if (answer.open) meta.append("This answer is not complete. ");
     if (answer.meta) meta.append(answer.meta);
     article.querySelector(":scope > .tools")?.remove();
-    const tools = element("div", "tools", others);
-    if (answer.text && navigator.clipboard) tools.append(markdown.copyButton("the answer", () => answer.text));
-    tools.append(button("Regenerate", "Regenerate the answer with the chosen model", () => again(k)));
-    article.append(tools);
+    const ofText = answer.text ? [copyTool("answer", answer.text), tool("pencil", "Edit this answer", () => editAnswer(article, answer)),
+      tool("code", "Show the source", (made) => showSource(article.parts.text, answer, made))] : [];
+    article.append(tools("answer", others, ...ofText, tool("rotate-cw", "Regenerate the answer with the chosen model", () => again(k))));
   }
 
   // Returns why a call failed, with a link to its explanation. Errors that are
@@ -117,3 +186,6 @@ const seconds = (ms) => (ms < 100 ? Math.round(ms) + " ms" : (ms < 9950 ? (ms / 
 
 // Returns a number of bytes or of characters as people write it.
 const size = (n) => (n < 1000 ? n + " B" : n < 1e6 ? Math.round(n / 1000) + " KB" : (n / 1e6).toFixed(1) + " MB");
+
+// Returns the size of a file or a sound that is added.
+const sizeOf = ({ text, data }) => size(text?.length ?? Math.floor(data.replace(/=+$/, "").length * 3 / 4));

@@ -26,10 +26,11 @@ export function saveMarkdown(chat) {
   const text = ["# " + (chat.title || "Chat")];
   if (chat.settings?.system) text.push("## System prompt", chat.settings.system);
   for (const i of tree.path(chat)) {
-    const { ask, images, files, answers } = chat.turns[i];
+    const { ask, images, sounds, files, answers } = chat.turns[i];
     text.push("## You", ask, ...(files ?? []).map(fenced));
     if (images?.length) text.push("*" + images.length + (images.length === 1 ? " image" : " images") + "*");
-    for (const answer of answers) text.push("## " + answer.model, answer.text || "*No answer*");
+    for (const { name } of sounds ?? []) text.push("*" + name + "*");
+    for (const answer of answers) text.push("## " + answer.model + (answer.edited ? " (edited)" : ""), answer.text || "*No answer*");
   }
   save(fileName(chat.title) + ".md", "text/markdown", text.filter(Boolean).join("\n\n") + "\n");
 }
@@ -82,9 +83,10 @@ const chatOf = object({
   turns: listOf(object({
     ask: text, parent: index, message: index,
     answers: listOf(object({ model: text, text }, {
-      thinking: text, thought: time, meta: text, id: text, used: time, open: bool, stopped: bool, error: object({}, { code: text, message: text }),
+      thinking: text, thought: time, meta: text, id: text, used: time, open: bool, stopped: bool, edited: bool, error: object({}, { code: text, message: text }),
     })),
-  }, { next: index, images: listOf(matching(/^data:image\/jpeg;base64,[A-Za-z0-9+/=]+$/, "an image")), files: listOf(object({ name: text, text }, {})) })),
+  }, { next: index, images: listOf(matching(/^data:image\/jpeg;base64,[A-Za-z0-9+/=]+$/, "an image")), files: listOf(object({ name: text, text }, {})),
+    sounds: listOf(object({ name: text, data: matching(/^[A-Za-z0-9+/=]+$/, "a sound"), format: matching(/^(wav|mp3)$/, "wav or mp3") }, {})) })),
 }, { named: bool, pinned: bool, next: index, settings: object({}, { system: text, temperature: number(0, 2), max_tokens: number(1, 1e9), effort: text }) });
 
 // Returns a chat whose turns are a tree: each follows an earlier one, and what is shown after a

@@ -1,6 +1,6 @@
 // The turns of a chat are a tree: an edited message and a regenerated answer are a turn of their
 // own beside the earlier one. chat.turns has all of them, the oldest first. A turn is {ask, images,
-// files, answers, parent, message, next}. parent is the index of the turn before it, -1 at the
+// sounds, files, answers, parent, message, next}. parent is the index of the turn before it, -1 at the
 // first. message is the index of the first turn with the same message in the same place. next is
 // the index of the turn that is shown after it, and chat.next of the first that is shown.
 "use strict";

@@ -14,7 +14,7 @@
   // models are compared, each continues from its own answers. An answer is open until it has ended:
   // what is stored of one whose page was left stays so.
   let chat = fresh();
-  let pending = []; // images, {url}, and files, {name, text}, of the message that is being written
+  let pending = []; // images, {url}, sounds, {name, data, format}, and files, {name, text}, of the message that is being written
   let editing = -1; // number of the turn that is being edited
   let running = null;
   let following = true;
@@ -38,7 +38,14 @@
       throw new Error("A part of this page cannot be loaded; check the connection and try again.");
     }
   }
-  markdown.load = load;
+
+  // Loads what draws answers.
+  let drawing;
+  async function loadDrawing() {
+    await Promise.all([load("marked"), load("purify")]);
+    drawing = await load("markdown");
+  }
+  const draws = (into) => new drawing.Answer(into, load);
   const report = (error) => { state.textContent = error.message; };
 
   // The page scrolls with the answer while its end is visible.
@@ -47,15 +54,15 @@
   }, { passive: true });
   const follow = () => { if (following) scrollTo(0, document.documentElement.scrollHeight); };
 
-  const view = conversation(said, JSON.parse(form.dataset.titles), { edit, again, remove, choose });
+  const view = conversation(said, JSON.parse(form.dataset.titles), { edit, again, remove, choose, rewrite, draws });
   const { button } = view;
   const shown = () => tree.path(chat).map((i) => chat.turns[i]);
 
   // Returns the message of a turn in the chat dialect, whose files follow the text.
-  function message({ ask, images = [], files = [] }) {
+  function message({ ask, images = [], sounds = [], files = [] }) {
     const text = [ask, ...files.map(fenced)].filter(Boolean).join("\n\n");
-    const pictures = images.map((url) => ({ type: "image_url", image_url: { url } }));
-    return { role: "user", content: pictures.length ? [{ type: "text", text }, ...pictures] : text };
+    const media = [...images.map((url) => ({ type: "image_url", image_url: { url } })), ...sounds.map(({ data, format }) => ({ type: "input_audio", input_audio: { data, format } }))];
+    return { role: "user", content: media.length ? [{ type: "text", text }, ...media] : text };
   }
 
   // Returns the call of a model that answers the last of the turns.
@@ -135,9 +142,10 @@
   // One model's answer to a turn, into its place.
   async function answerOf(turns, column, article, signal) {
     const answer = turns.at(-1).answers[column];
-    const begun = performance.now();
+    await loadDrawing();
+    signal.throwIfAborted();
+    const begun = performance.now(), drawn = draws(article.parts.text);
     let first = 0, pieces = 0, tokens = 0, machine = "", done = false;
-    const drawn = new markdown.Answer(article.parts.text);
 
     // A line of the stream: an event, or a comment between them.
     function read(line) {
@@ -260,24 +268,41 @@
     showPending();
   }
 
-  const contents = ({ images = [], files = [] }) => [...images.map((url) => ({ url })), ...files];
+  const contents = ({ images = [], sounds = [], files = [] }) => [...images.map((url) => ({ url })), ...sounds, ...files];
+  const isImage = ({ url }) => url, isSound = ({ data }) => data, isFile = ({ text }) => text;
 
   function question() {
     if (running || !ask.value.trim() && pending.length === 0) return;
     const turn = {
-      ask: ask.value, images: pending.filter(({ url }) => url).map(({ url }) => url), files: pending.filter(({ url }) => !url), answers: unanswered(),
+      ask: ask.value, images: pending.filter(isImage).map(({ url }) => url), sounds: pending.filter(isSound), files: pending.filter(isFile), answers: unanswered(),
     };
     const path = tree.path(chat), parent = (editing >= 0 ? path[editing - 1] : path.at(-1)) ?? -1;
     clear();
     run(parent, turn);
   }
 
+  // Returns the message of the turn in place k, for another turn with it.
+  function asked(k) {
+    const { message, ask, images, sounds, files } = shown()[k];
+    return { message, ask, images, sounds, files };
+  }
+
   // The message of the turn in place k is answered once more.
   function again(k) {
     if (running) return;
     cancelEdit();
-    const { parent, message, ask, images, files } = shown()[k];
-    run(parent, { message, ask, images, files, answers: unanswered() });
+    run(shown()[k].parent, { ...asked(k), answers: unanswered() });
+  }
+
+  // Adds a version of an answer to the turn in place k that the member wrote.
+  function rewrite(k, n, text) {
+    if (running) return;
+    cancelEdit();
+    const { parent, answers } = shown()[k];
+    tree.add(chat, parent, { ...asked(k), answers: answers.with(n, { model: answers[n].model, text, edited: true }) });
+    showFrom(k);
+    store().then(list);
+    write();
   }
 
   function remove(k) {
@@ -315,25 +340,29 @@
   }
   const cancelEdit = () => { if (editing >= 0) clear(); };
 
-  const sees = () => model.selectedOptions[0]?.dataset.vision !== undefined;
-  const mostImages = 4, mostFiles = 8; // in one message
+  const kinds = [["images", isImage, 4], ["audio files", isSound, 2], ["files", isFile, 8]]; // how many a message has at most
   const longText = 5000; // characters of a pasted text that becomes a file
 
-  // Adds images, and files whose text is taken out here.
+  // Adds images, sounds, and files whose text is taken out here.
   async function add(files) {
     if (files.length === 0) return;
-    const reading = chat;
+    const reading = chat, { vision, audio } = model.selectedOptions[0]?.dataset ?? {};
     state.textContent = "Reading…";
     try {
       const { read } = await load("files");
+      let notes = "";
       for (const one of files) {
-        const got = await read(one, sees() ? "" : model.value, () => load("pdf"), () => script("pdfworker"));
+        const room = kinds[0][2] - pending.filter(isImage).length;
+        const takes = { model: model.value, images: vision !== undefined, audio: audio !== undefined, room };
+        const { parts, note } = await read(one, takes, () => load("pdf"), () => script("pdfworker"));
         if (chat !== reading) return; // another chat is shown
-        const [most, kind] = got.url ? [mostImages, "images"] : [mostFiles, "files"];
-        if (pending.filter(({ url }) => Boolean(url) === Boolean(got.url)).length >= most) throw new Error("A message has at most " + most + " " + kind + ".");
-        pending = [...pending, got];
+        for (const [kind, is, most] of kinds) {
+          if (parts.some(is) && [...pending, ...parts].filter(is).length > most) throw new Error("A message has at most " + most + " " + kind + ".");
+        }
+        pending = [...pending, ...parts];
+        notes = note ?? notes;
       }
-      state.textContent = "";
+      state.textContent = notes;
     } catch (error) { report(error); }
     showPending();
     write();
@@ -347,7 +376,7 @@
         write();
       });
       remove.append(at("shortcuts").querySelector("svg").cloneNode(true));
-      if (!one.url) return element("span", "file", element("span", "", one.name), " ", element("small", "muted", size(one.text.length)), remove);
+      if (!one.url) return element("span", "file", element("span", "", one.name), " ", element("small", "muted", sizeOf(one)), remove);
       const picture = element("img");
       picture.src = one.url;
       picture.alt = "";
@@ -358,26 +387,28 @@
   // The chats of this browser.
   function store(kept = chat) {
     const first = kept.turns[kept.next];
-    if (!kept.named) kept.title = (first?.ask.trim() || first?.files?.[0]?.name || "").slice(0, 80);
+    if (!kept.named) kept.title = (first?.ask.trim() || [...first?.files ?? [], ...first?.sounds ?? []][0]?.name || "").slice(0, 80);
     kept.at = Date.now();
     saved = performance.now();
     if (kept === chat) entitle();
     return chats.put(kept);
   }
 
-  const list = chatList(chats, {
+  const { list, rename } = chatList(chats, {
     current: () => chat.id,
     changed(id, what) {
       if (id !== chat.id) return;
       Object.assign(chat, what);
       entitle();
     },
-    async removed(id) {
-      if (id === chat.id) drop();
-      await chats.remove(id);
-    },
+    removed: removeChat,
     exported: (one, form) => transfer(({ saveJSON, saveMarkdown }) => (form === "JSON" ? saveJSON([one]) : saveMarkdown(one))),
   });
+
+  async function removeChat(id) {
+    if (id === chat.id) drop();
+    await chats.remove(id);
+  }
 
   const address = (chat) => "/try/" + chat.id;
   const entitle = () => { document.title = (chat.title || "Chat") + " · kith"; };
@@ -404,9 +435,10 @@
     start();
     const id = location.pathname.split("/")[2];
     if (id) {
-      const old = await chats.get(id);
+      const [old, error] = await Promise.all([chats.get(id), loadDrawing().catch((error) => error)]);
       if (location.pathname.split("/")[2] !== id) return; // another was opened since
-      if (old) open(old);
+      if (error) report(error);
+      else if (old) open(old);
       else {
         history.replaceState(null, "", "/try");
         state.textContent = "That chat is not in this browser: it was deleted, or written in another one.";
@@ -458,6 +490,7 @@
     event.preventDefault();
     question();
   });
+  ask.addEventListener("input", () => { loadDrawing().catch(() => {}); }, { once: true }); // before the answer needs it
   ask.addEventListener("paste", (event) => {
     const text = event.clipboardData.getData("text/plain"); // a text processor adds a picture of it
     if (text ? text.length < longText : event.clipboardData.files.length === 0) return;
@@ -524,12 +557,38 @@
   });
   at("export-all").addEventListener("click", () => transfer(async ({ saveJSON }) => saveJSON(await chats.all())));
 
-  // Opens the list of all that can be chosen here.
   function newChat() {
     clear();
     go("/try");
   }
 
+  // Where there is room the list of chats is beside the chat, unless this browser hides it; else
+  // it is a drawer.
+  const chatsList = at("chats"), narrow = matchMedia("(max-width: 64rem)");
+  const markList = () => { at("open-chats").ariaExpanded = String(chatsList.checkVisibility()); };
+  function toggleList() {
+    const within = chatsList.contains(document.activeElement);
+    if (narrow.matches) chatsList.togglePopover();
+    else localStorage.setItem("chats", document.body.classList.toggle("alone") ? "hidden" : "shown");
+    markList();
+    if (within && !chatsList.checkVisibility()) ask.focus();
+  }
+  document.body.classList.toggle("alone", localStorage.getItem("chats") === "hidden");
+  at("open-chats").addEventListener("click", toggleList);
+  chatsList.addEventListener("toggle", markList);
+  narrow.addEventListener("change", markList);
+
+  function renameShown() {
+    if (chat.turns.length === 0) return;
+    if (!chatsList.checkVisibility()) toggleList();
+    rename();
+  }
+
+  function removeShown() {
+    if (chat.turns.length > 0 && confirm("Delete this chat?")) removeChat(chat.id).then(list);
+  }
+
+  // Opens the list of all that can be chosen here.
   async function findAll() {
     const click = (id) => () => at(id).click();
     (await load("palette")).open({
@@ -537,7 +596,7 @@
       show: (one) => go(address(one)),
       select: (name) => { select(model, name); write(); },
       commands: {
-        "New chat": newChat, ...(at("compare-with").hidden ? {} : { "Compare with another model": compareWith }), "Chat settings": click("set-chat"), "View code": showCode,
+        "New chat": newChat, ...(chat.turns.length === 0 ? {} : { "Rename this chat": renameShown, "Delete this chat": removeShown }), ...(at("compare-with").hidden ? {} : { "Compare with another model": compareWith }), "Chat settings": click("set-chat"), "Show or hide the chats": toggleList, "View code": showCode,
         "Import chats": click("import"), "Export all chats": click("export-all"), "Keyboard shortcuts": click("show-shortcuts"),
       },
     });
@@ -546,9 +605,9 @@
   document.addEventListener("keydown", (event) => {
     const { key, ctrlKey, metaKey, altKey, shiftKey } = event;
     if (event.defaultPrevented || event.isComposing || altKey) return;
+    const control = (ctrlKey || metaKey) && { k: findAll, b: toggleList, O: newChat, E: renameShown, D: removeShown }[shiftKey ? key.toUpperCase() : key.toLowerCase()];
     const typing = event.target.matches("input, select, textarea"), over = document.querySelector("dialog[open], [popover]:popover-open");
-    if ((ctrlKey || metaKey) && !shiftKey && key.toLowerCase() === "k") findAll().catch(report);
-    else if ((ctrlKey || metaKey) && shiftKey && key.toLowerCase() === "o") newChat();
+    if (control) Promise.resolve(control()).catch(report);
     else if (ctrlKey || metaKey) return;
     else if (key === "Escape" && !over && running) running.abort();
     else if (key === "Escape" && !over && editing >= 0) cancelEdit();
@@ -566,6 +625,7 @@
 
   at("kept").firstElementChild.textContent = "Chats are kept in this browser alone.";
   for (const id of ["keys", "chats", "open-chats", "options", "attach"]) at(id).hidden = false;
+  markList();
   at("compare-with").hidden = model.options.length < 2;
   for (const name of ["maxlength", "required"]) ask.removeAttribute(name);
   for (const field of form.querySelectorAll("input[name=said]")) field.remove();
