@@ -30,7 +30,11 @@ func (v *visit) limits(ends bool) (api.LimitChange, error) {
 	var c api.LimitChange
 	models := typedModels(v.form)
 	c.Models = limitField(models, models == nil, ends)
-	hours := cmp.Or(strings.TrimSpace(v.form.Get("hours")), readRows(v.form))
+	rows, err := readRows(v.form)
+	if err != nil {
+		return c, err
+	}
+	hours := cmp.Or(strings.TrimSpace(v.form.Get("hours")), rows)
 	c.Hours = limitField(hours, hours == "", ends)
 	for _, field := range []struct {
 		name string

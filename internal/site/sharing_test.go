@@ -109,14 +109,14 @@ func TestHoursEditor(t *testing.T) {
 		return ada.do("POST", "/machines/hours", form)
 	}
 	post(url.Values{
-		"days-0": {"Mon", "Tue", "Wed"}, "from-0": {"18:00"}, "to-0": {"23:00"}, "from-1": {"01:00"}, "to-1": {"02:00"}, // without a day: skipped
+		"days-0": {"Mon", "Tue", "Wed"}, "from-0": {"18:00"}, "to-0": {"23:00"}, "from-1": {"01:00"}, "to-1": {"02:00"}, // without a day: every day
 		"days-2": {"Sat"}, "from-2": {"22:00"}, "to-2": {"00:00"}, "timezone": {"Asia/Kolkata"},
 	}).goes(t, "/machines/"+tn.machine.ID+"?tab=sharing")
 	post(url.Values{}).goes(t, "/machines/"+tn.machine.ID+"?tab=sharing")
 	ada.post("/machines/slots", "machine", tn.machine.ID, "slots", "2").goes(t, "/machines/"+tn.machine.ID+"?tab=settings")
-	hours, zone, always, two := "Mon,Tue,Wed 18:00-23:00; Sat 22:00-00:00", "Asia/Kolkata", "", 2
+	hours, zone, always, two := "Mon,Tue,Wed 18:00-23:00; Mon-Sun 01:00-02:00; Sat 22:00-00:00", "Asia/Kolkata", "", 2
 	assert.Same(t, tn.controls, []fleet.Control{{Hours: &hours, Timezone: &zone}, {Hours: &always}, {Slots: &two}})
-	post(url.Values{"days-0": {"Mon"}, "from-0": {"10:00"}}).want(t, 400, "cannot read the window", `id="hours-`+tn.machine.ID+`" open="">`)
+	post(url.Values{"days-0": {"Mon"}, "from-0": {"10:00"}}).want(t, 400, "window 1 needs both times", `id="hours-`+tn.machine.ID+`" open="">`)
 	post(url.Values{"days-0": {"<b>"}, "from-0": {"10:00"}, "to-0": {"11:00"}}).want(t, 400, "&lt;b&gt;")
 	ada.post("/machines/slots", "machine", tn.machine.ID, "slots", "-1").want(t, 400, "slots is the number")
 	if len(tn.controls) != 3 {
@@ -161,7 +161,9 @@ func TestDrawWeek(t *testing.T) {
 			form.Set("from"+n, row.From)
 			form.Set("to"+n, row.To)
 		}
-		got, err := fleet.ParseHours(readRows(form), "")
+		rows, err := readRows(form)
+		check(t, err)
+		got, err := fleet.ParseHours(rows, "")
 		check(t, err)
 		assert.Equal(t, got.String(), hours, "comes back as", got)
 	}
