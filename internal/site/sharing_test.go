@@ -83,6 +83,7 @@ func TestAnInviteOpenedAgain(t *testing.T) {
 		eve.post("/sharing/accept", "code", link).want(t, 404, "the invite is wrong, used up, expired or revoked")
 	}
 	again("used up")
+	bob.post("/signup", "invite", link, "name", "bob2", "password", aPassword).goes(t, at) // a tab from before bob signed in
 	next := tn.browser()
 	_, rest, _ := strings.Cut(next.get(at).want(t, 404).body, `<a href="/signin?next=`)
 	to, _, _ := strings.Cut(rest, `"`)

@@ -177,10 +177,16 @@ func (s *Site) seenInvite(v *visit, text string) *api.SeenInvite {
 }
 
 // signUp handles POST /signup. It creates a member with a password and signs the member
-// in.
+// in. The page of the invite answers a visitor who is signed in, as by another tab, and
+// an invite that is not open, as it names who can give another.
 func (s *Site) signUp(v *visit) (reply, error) {
 	if err := s.slowDown(v); err != nil {
 		return reply{}, err
+	}
+	code := api.InviteIn(v.form.Get("invite"))
+	seen, noInvite := s.SeeInvite(v.Context(), code) // before the invite is used up
+	if code != "" && (v.me.ID != "" || noInvite == nil && seen.State != "open") {
+		return reply{to: "/invite/" + url.PathEscape(code)}, nil
 	}
 	made, err := s.newMember(v)
 	if err != nil {
@@ -189,7 +195,6 @@ func (s *Site) signUp(v *visit) (reply, error) {
 	if made.Password, err = s.Passwords.Hash(v.Context(), made.Member.Name, v.form.Get("password")); err != nil {
 		return reply{}, err
 	}
-	seen, _ := s.SeeInvite(v.Context(), api.InviteIn(v.form.Get("invite"))) // who invites, before the invite is used up
 	if err := s.takeIn(v, made, "sign-up"); err != nil {
 		return reply{}, err
 	}
