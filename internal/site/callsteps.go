@@ -183,7 +183,7 @@ func causeText(t *api.CallTrace) string {
 	}
 	cause := cmp.Or(t.Message, last.Reason)
 	if code := fault.Code(t.Code); cause == "" && code.Known() && code.Quotes() {
-		cause = "the answer gave the cause, which the hub does not keep, because it may quote the call"
+		cause = "the error that the program received gives the cause; the hub does not keep it, because it may quote the call"
 	}
 	clauses := append(waitClauses(t), tried...)
 	if len(tried) > 0 && cause != "" {
@@ -306,6 +306,10 @@ func causeBrief(t *api.CallTrace) string {
 	if states := statesBrief(last.Seen); states != "" {
 		return sentence(states)
 	}
-	cause, _, _ := strings.Cut(cmp.Or(t.Message, last.Reason, t.Meaning), "; ")
+	cause, _, _ := strings.Cut(cmp.Or(t.Message, last.Reason), "; ")
+	if cause == "" {
+		cause, _, _ = strings.Cut(t.Meaning, "; ")
+		cause, _, _ = strings.Cut(cause, ": ")
+	}
 	return sentence(strings.TrimSuffix(cause, "."))
 }

@@ -116,7 +116,7 @@ func TestInviteSays(t *testing.T) { onEachStore(t, testInviteSays) }
 
 func testInviteSays(t *testing.T, tn *town) {
 	ada, visitor := tn.as("ada"), tn.browser()
-	made := ada.post("/sharing/invite", "uses", "1", "expires", "7d", "models", "tiny\nother", "per_day", "5").want(t, 200, "It carries no key")
+	made := ada.post("/sharing/invite", "uses", "1", "expires", "7d", "models", "tiny\nother", "per_day", "5").want(t, 200, "The hub could read what is sent by this invite.")
 	link := textOf(t, made, "link")
 	at := strings.TrimPrefix(link, tn.web.URL)
 	visitor.get(at).want(t, 200, "<strong>ada</strong> shares their machines with you, within these limits: models tiny, other; 5 calls a day.", "Models on them: <code>tiny</code>.", `id="sign-up"`)

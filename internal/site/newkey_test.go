@@ -125,7 +125,7 @@ func TestKeyWithALimit(t *testing.T) {
 	ada.post("/applications/roll", "key", old.ID).goes(t, newKeyPath)
 	key := newest(t, tn)
 	assert.That(t, key.ID != old.ID && key.PerDay == 1500, key)
-	ada.get("/applications").want(t, 200, "0 of 1,500")
+	ada.get("/applications").want(t, 200, "0 of 1,500", "Ran today", "Calls, 30 days")
 	now := time.Now().UTC()
 	for i, machine := range []string{"", tn.machine.ID, tn.machine.ID} {
 		check(t, tn.db.RecordUsage(t.Context(), []account.Usage{

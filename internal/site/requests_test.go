@@ -56,7 +56,7 @@ func TestCauseOfARefusal(t *testing.T) {
 	refused := func(code fault.Code, message string, seen ...account.StateCount) account.Trace {
 		return account.Trace{Code: string(code), Status: 503, Message: message, Model: "tiny", Mine: true, Decisions: []account.Decision{{Verdict: "wait"}, {Verdict: "refuse", Row: 7, Seen: seen}}}
 	}
-	unkept := "the answer gave the cause, which the hub does not keep, because it may quote the call."
+	unkept := "the error that the program received gives the cause; the hub does not keep it, because it may quote the call."
 	attic := account.Attempt{Machine: "attic", Owner: "bob", Via: "shared", Outcome: "did not take it: busy", TookMS: 20}
 	desk := account.Attempt{Machine: "desk", Owner: "ada", Via: "own", Outcome: "answered", AfterMS: 20, TookMS: 980}
 	ended := func(try account.Attempt, outcome string) account.Attempt { try.Outcome = outcome; return try }

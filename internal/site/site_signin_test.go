@@ -575,6 +575,7 @@ func TestDevicePhishing(t *testing.T) {
 			t.Errorf("%s fills the code in", path)
 		}
 	}
+	ada.post("/device", "code", "WRNG-CODE").want(t, 404, `value="WRNG-CODE"`) // to correct it
 	ada.post("/device", "code", mine.user).want(t, 200)
 	ada.post("/device/decide", "code", d.user, "decision", "approve").want(t, 404)
 	others.post("/device/decide", "code", mine.user, "decision", "approve").want(t, 404)
