@@ -556,7 +556,7 @@ func TestGroupLimits(t *testing.T) {
 		{`{"models":["tiny"],"hours":"sat,sun 00:00-24:00","concurrent":2,"per_day":9}`, GroupLimits{"lab", Limits{[]string{"tiny"}, "Sat,Sun 00:00-24:00", limit(2), limit(9)}, 0, nil}},
 		{`{"per_day":5}`, GroupLimits{"lab", Limits{[]string{"tiny"}, "Sat,Sun 00:00-24:00", limit(2), limit(5)}, 0, nil}},
 		{`{"hours":null,"concurrent":null,"models":["Tiny:latest"]}`, GroupLimits{"lab", Limits{[]string{"Tiny:latest"}, "", nil, limit(5)}, 0,
-			[]string{`no machine of yours offers the model "Tiny:latest": until one does, this names nothing; did you mean "tiny"?`}}},
+			[]string{`no machine of yours offers the model "Tiny:latest" now: until one does, it gives access to nothing; did you mean "tiny"?`}}},
 		{`{}`, GroupLimits{"lab", Limits{[]string{"Tiny:latest"}, "", nil, limit(5)}, 0, nil}},
 	} {
 		assert.Same(t, good[GroupLimits](w, "ada", "POST", "/api/groups/lab/limits", step.body), step.want, step.body)

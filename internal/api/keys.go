@@ -125,8 +125,8 @@ func (a *API) limitKey(ctx context.Context, c fleet.Caller, in KeyLimit) (Key, e
 
 // checkKeyDay returns a fault unless a key may have that many calls a day; 0 is no limit.
 func checkKeyDay(perDay int) *fault.Fault {
-	if perDay < 0 || perDay > maxLimit {
-		return fault.New(fault.InvalidRequest, "per_day is how many calls a key may make in a day, 1 to %d, or 0 for no limit; to let it make none, revoke it", maxLimit).WithParam("per_day")
+	if perDay < 0 || perDay > MaxLimit {
+		return fault.New(fault.InvalidRequest, "per_day is how many calls a key may make in a day, 1 to %d, or 0 for no limit; to let it make none, revoke it", MaxLimit).WithParam("per_day")
 	}
 	return nil
 }

@@ -15,7 +15,7 @@ import (
 // The maximum values of limits.
 const (
 	maxModels = 64
-	maxLimit  = 1_000_000
+	MaxLimit  = 1_000_000 // of calls, at once or a day
 )
 
 // Limits are an owner's limits for a share or a group. Empty or null means no limit.
@@ -101,13 +101,13 @@ func (c LimitChange) check() (account.LimitChange, error) {
 		written := hours.String()
 		to.Hours = &written
 	}
-	if n := c.Concurrent.value; n != nil && (*n < 1 || *n > maxLimit) {
-		return to, fault.New(fault.InvalidRequest, "concurrent is how many calls may run at once, 1 to %d; for no limit send null, or leave the field of a form empty; "+
-			"to let none run, end the share, keep the machine out of the group or pause it", maxLimit).WithParam("concurrent")
+	if n := c.Concurrent.value; n != nil && (*n < 1 || *n > MaxLimit) {
+		return to, fault.New(fault.InvalidRequest, "concurrent is how many calls may run at once, 1 to %d; for no limit send null; "+
+			"to let none run, end the share, keep the machine out of the group or pause it", MaxLimit).WithParam("concurrent")
 	}
-	if n := c.PerDay.value; n != nil && (*n < 1 || *n > maxLimit) {
-		return to, fault.New(fault.InvalidRequest, "per_day is how many calls a day may start, 1 to %d; for no limit send null, or leave the field of a form empty; "+
-			"to let none start, end the share, keep the machine out of the group or pause it", maxLimit).WithParam("per_day")
+	if n := c.PerDay.value; n != nil && (*n < 1 || *n > MaxLimit) {
+		return to, fault.New(fault.InvalidRequest, "per_day is how many calls a day may start, 1 to %d; for no limit send null; "+
+			"to let none start, end the share, keep the machine out of the group or pause it", MaxLimit).WithParam("per_day")
 	}
 	return to, nil
 }
@@ -133,7 +133,7 @@ func (a *API) warnings(c fleet.Caller, to account.LimitChange) []string {
 		if slices.Contains(offered, id) {
 			continue
 		}
-		text := fmt.Sprintf("no machine of yours offers the model %q: until one does, this names nothing", id)
+		text := fmt.Sprintf("no machine of yours offers the model %q now: until one does, it gives access to nothing", id)
 		if i := slices.IndexFunc(offered, func(o fleet.ModelID) bool { return Skeleton(o) == Skeleton(id) }); i >= 0 {
 			text += fmt.Sprintf("; did you mean %q?", offered[i])
 		}

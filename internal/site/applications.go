@@ -41,8 +41,8 @@ func keyColumns(regions int) []column {
 	if regions > 1 {
 		columns = append(columns, column{Head: "Region, base URL"})
 	}
-	return append(columns, column{Head: "Calls today", Class: "n", Name: "today", Most: true},
-		column{Head: "30 days", Class: "n", Name: "calls", Most: true}, column{Head: "Last used", Class: "when", Name: "used", Most: true},
+	return append(columns, column{Head: "Used today", Class: "n", Name: "today", Most: true},
+		column{Head: "Calls, 30 days", Class: "n", Name: "calls", Most: true}, column{Head: "Last used", Class: "when", Name: "used", Most: true},
 		column{Head: "Created", Class: "spare", Name: "created", Most: true},
 		column{Head: "Expires", Class: "when", Name: "expires"}, column{Head: "State", Class: "status", Name: "state"}, column{Head: "Actions", Class: "do"})
 }

@@ -306,7 +306,11 @@ func causeBrief(t *api.CallTrace) string {
 	if states := statesBrief(last.Seen); states != "" {
 		return sentence(states)
 	}
-	cause, _, _ := strings.Cut(cmp.Or(t.Message, last.Reason, t.Meaning), "; ")
+	cause, _, _ := strings.Cut(cmp.Or(t.Message, last.Reason), "; ")
+	if cause == "" {
+		cause, _, _ = strings.Cut(t.Meaning, "; ")
+		cause, _, _ = strings.Cut(cause, ": ")
+	}
 	cause = strings.Replace(cause, fmt.Sprintf("model %q", t.Model), "it", 1)
 	return sentence(strings.TrimSuffix(cause, "."))
 }

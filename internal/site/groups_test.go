@@ -33,7 +33,7 @@ func testLimitsOnPages(t *testing.T, tn *town) {
 	ada.get("/access").want(t, 200, "\">models tiny; 7 calls a day <small")
 	ada.get("/machines/"+tn.machine.ID+"?tab=sharing").want(t, 200, "served, models tiny; 7 calls a day")
 	bob.get("/access/group?group=lab").want(t, 200, "<strong>no limits</strong>")
-	ada.post("/groups/limit", "group", "lab", "models", "tiny", "per_day", "0").want(t, 400, "for no limit send null", `placeholder="no limit" value="0"`)
+	ada.post("/groups/limit", "group", "lab", "models", "tiny", "per_day", "0").want(t, 400, "Calls a day is a whole number from 1 to 1,000,000, or empty", `placeholder="no limit" value="0"`)
 	ada.post("/groups/limit", "group", "lab", "models", "", "per_day", "").goes(t, "/access/group?group=lab")
 	ada.get("/access/group?group=lab").want(t, 200, "<strong>no limits</strong>")
 
@@ -49,7 +49,7 @@ func testLimitsOnPages(t *testing.T, tn *town) {
 	}
 	ada.post("/sharing/limits", "with", "bob", "models", "tiny\nnone-such", "concurrent", "", "per_day", "8").goes(t, "/access")
 	ada.get("/access").want(t, 200, "models tiny, none-such; 8 calls a day", "Note: no machine of yours offers the model")
-	ada.post("/sharing/limits", "with", "bob", "per_day", "0").want(t, 400, "per_day is how many calls a day may start", `placeholder="no limit" value="0"`)
+	ada.post("/sharing/limits", "with", "bob", "per_day", "0").want(t, 400, "Calls a day is a whole number from 1", `placeholder="no limit" value="0"`)
 
 	code := textOf(t, ada.post("/sharing/invite", "uses", "1", "expires", "7d"), "link")
 	bob.post("/sharing/accept", "code", code).goes(t, "/access/for-you")

@@ -125,7 +125,7 @@ func (s *Site) home(v *visit) (reply, error) {
 	invited := len(invites.Data) > 0 ||
 		slices.ContainsFunc(shares.Data, func(sh api.Share) bool { return sh.Direction == "given" }) ||
 		slices.ContainsFunc(groups.Data, func(g api.Group) bool { return g.In && g.Size > 1 })
-	data.Steps = steps(models.Data, len(machines.Data), shares.Data, data.Keys > 0, called, invited)
+	data.Steps = steps(models.Data, machines.Data, shares.Data, data.Keys > 0, called, invited)
 	for _, st := range data.Steps {
 		if st.Done {
 			data.Done++
@@ -149,14 +149,14 @@ func (s *Site) hasCalled(v *visit, today api.UsageSum) (bool, error) {
 
 // steps returns the checklist for a new member. A member who has no machine, and uses those
 // of others, chats with a model first; connecting a machine is optional and comes last.
-func steps(models []api.Model, machines int, shares []api.Share, hasKey, called, invited bool) []step {
+func steps(models []api.Model, machines []api.Machine, shares []api.Share, hasKey, called, invited bool) []step {
 	connect := step{Text: "Connect a machine", Help: "Install kith on a computer that runs models, and sign it in.",
-		Href: "/machines#connect", Do: "Connect", Done: machines > 0}
+		Href: "/machines#connect", Do: "Connect", Done: len(machines) > 0}
 	reach := reachStep(len(models), machines, shares)
 	key := step{Text: "Create a key", Help: "It lets a program call models in your name, with lines to paste.",
 		Href: "/applications#create", Do: "Create a key", Done: hasKey}
 	chat := step{Text: "Make a first call", Help: "From a program, or here.", Href: "/try", Do: "Chat", Done: called}
-	if machines == 0 && (len(models) > 0 || receives(shares) >= 0) {
+	if len(machines) == 0 && (len(models) > 0 || receives(shares) >= 0) {
 		connect.Optional, connect.Help = true,
 			"Only to run models yourself. You can use others' machines without one."
 		return []step{reach, chatStep(chat, models), key, connect}
@@ -194,17 +194,18 @@ func receives(shares []api.Share) int {
 func usable(sh api.Share) bool { return sh.Direction != "given" && !sh.Disabled }
 
 // reachStep returns the step to reach a first model. Its text depends on what exists
-// already.
-func reachStep(models, machines int, shares []api.Share) step {
+// already. A machine of the member's that is offline still has its models.
+func reachStep(models int, machines []api.Machine, shares []api.Share) step {
+	has := slices.ContainsFunc(machines, func(m api.Machine) bool { return len(m.Models) > 0 })
 	reach := step{Text: "Get access to a model", Help: "One on your machine, or one that a member shares with you.",
-		Href: invitesPath + "#accept-invite", Do: "Accept an invite", Done: models > 0}
+		Href: invitesPath + "#accept-invite", Do: "Accept an invite", Done: models > 0 || has}
 	if reach.Done {
 		return reach
 	}
 	if i := receives(shares); i >= 0 {
 		reach.Help, reach.Href, reach.Do = shares[i].Owner+" shares with you but has no model online right now. "+
 			"Wait for one, or connect a machine of your own.", forYouPath, "See what you can use"
-	} else if machines > 0 {
+	} else if len(machines) > 0 {
 		reach.Help, reach.Href, reach.Do = "Your machine has none yet: run `kith pull` on it.", "/machines",
 			"See your machines"
 	}

@@ -57,16 +57,18 @@ func TestManyMachines(t *testing.T) {
 func TestReachStep(t *testing.T) {
 	shares := []api.Share{{Direction: "given", Owner: "me"}, {Direction: "received", Owner: "gone", Disabled: true}, {Direction: "received", Owner: "eve"}}
 	for name, test := range map[string]struct {
-		models, machines int
-		shares           []api.Share
-		want             string
-		done             bool
+		models   int
+		machines []api.Machine
+		shares   []api.Share
+		want     string
+		done     bool
 	}{
 		"nothing yet":               {want: "Accept an invite"},
 		"a share, no model on it":   {shares: shares, want: "See what you can use"},
 		"shares that give nothing":  {shares: shares[:2], want: "Accept an invite"},
-		"a machine without a model": {machines: 1, want: "See your machines"},
-		"a model":                   {models: 1, machines: 1, want: "Accept an invite", done: true},
+		"a machine without a model": {machines: make([]api.Machine, 1), want: "See your machines"},
+		"a model":                   {models: 1, machines: make([]api.Machine, 1), want: "Accept an invite", done: true},
+		"an offline machine's":      {machines: []api.Machine{{}, {Models: make([]api.MachineModel, 1)}}, want: "Accept an invite", done: true},
 	} {
 		if got := reachStep(test.models, test.machines, test.shares); got.Do != test.want || got.Done != test.done {
 			t.Errorf("%s: %+v", name, got)
@@ -213,12 +215,12 @@ func TestSteps(t *testing.T) {
 	const alone = "Connect a machine, Get access to a model, Create a key, Make a first call, Invite someone"
 	for name, test := range map[string]struct {
 		models   []api.Model
-		machines int
+		machines []api.Machine
 		shares   []api.Share
 		want     string
 	}{
 		"nothing yet":         {want: alone},
-		"a machine":           {machines: 1, models: model("ready"), want: alone},
+		"a machine":           {machines: make([]api.Machine, 1), models: model("ready"), want: alone},
 		"an invite":           {models: model("ready"), shares: shares, want: "Get access to a model, Chat with eve's `tiny`, Create a key, Connect a machine (optional)"},
 		"a share, no model":   {shares: shares, want: "Get access to a model, Make a first call, Create a key, Connect a machine (optional)"},
 		"a share, none ready": {models: model("offline"), shares: shares, want: "Get access to a model, Make a first call, Create a key, Connect a machine (optional)"},
@@ -272,6 +274,7 @@ func TestCauseBrief(t *testing.T) {
 	for want, trace := range map[string]api.CallTrace{
 		"1 machine of yours was paused; 2 machines of your groups were busy.": {Trace: account.Trace{Code: "CASCADE_EXHAUSTED"}, Decisions: []api.TracedDecision{refused}},
 		"No machine you can use serves it.":                                   {Trace: account.Trace{Code: "model_not_found", Model: "a", Message: "no machine you can use serves model \"a\"; send the id exactly as GET /v1/models lists it"}},
+		"It is not understood.":                                               {Trace: account.Trace{Code: "invalid_request"}, Meaning: "It is not understood: message says why."},
 		"It means this.":                                                      {Trace: account.Trace{Code: "machine_offline"}, Meaning: "It means this; and more."},
 	} {
 		assert.Equal(t, causeBrief(&trace), want)

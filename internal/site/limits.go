@@ -42,7 +42,7 @@ func newLimitFields(prefix string, offered []string, there api.Limits, typed url
 	if typed != nil {
 		chosen, f.Concurrent, f.PerDay = typedModels(typed), typed.Get("concurrent"), typed.Get("per_day")
 		f.Rows = typedRows(typed)
-		f.HoursOpen = readRows(typed) != ""
+		f.HoursOpen = len(f.Rows) > 1
 	}
 	var other []string
 	for _, id := range chosen {

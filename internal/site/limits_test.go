@@ -43,8 +43,11 @@ func TestLimitsByBoxes(t *testing.T) {
 	assert.Same(t, limits(), api.Limits{Models: []string{"tiny", "other"}, Hours: "Sat,Sun 10:00-12:00", PerDay: new(3)})
 	ada.get("/access?member=bob").want(t, 200, `value="other" checked><span>other <small class="muted">not available now`, "Hours: Sat,Sun 10:00-12:00 machine time", `name="days-0" value="Sat" checked`)
 	form.Set("to-0", "")
-	ada.do("POST", "/sharing/limits", form).want(t, 400, "cannot read the window", `<details id="with-hours" open`, `<dialog class="panel" id="panel" open`)
-	ada.do("POST", "/sharing/limits", url.Values{"with": {"bob"}, "models": {""}, "from-0": {"10:00"}, "to-0": {"12:00"}}).goes(t, "/access")
+	ada.do("POST", "/sharing/limits", form).want(t, 400, "window 1 needs both times, From and To", `<details id="with-hours" open`, `<dialog class="panel" id="panel" open`)
+	ada.do("POST", "/sharing/limits", url.Values{"with": {"bob"}, "days-0": {"Sat"}, "from-0": {""}, "to-0": {""}}).want(t, 400, "window 1 needs both times")
+	ada.do("POST", "/sharing/limits", url.Values{"with": {"bob"}, "from-0": {"10:00"}, "to-0": {"12:00"}}).goes(t, "/access") // every day
+	assert.Equal(t, limits().Hours, "Mon-Sun 10:00-12:00")
+	ada.do("POST", "/sharing/limits", url.Values{"with": {"bob"}, "models": {""}, "from-0": {""}, "to-0": {""}}).goes(t, "/access")
 	got := limits()
 	assert.That(t, len(got.Models) == 0 && got.Hours == "" && got.PerDay == nil && got.Concurrent == nil, "limits that were emptied are", got)
 }

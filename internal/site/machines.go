@@ -249,12 +249,13 @@ func resume(v *visit) (api.MachineControl, error) {
 
 // hours reads from the form a machine, its time zone, and the rows of the editor.
 func hours(v *visit) (api.MachineControl, error) {
-	rows, zone := readRows(v.form), strings.TrimSpace(v.form.Get("timezone"))
+	rows, err := readRows(v.form)
+	zone := strings.TrimSpace(v.form.Get("timezone"))
 	change := fleet.Control{Hours: &rows}
 	if zone != "" {
 		change.Timezone = &zone
 	}
-	return control(v, change), nil
+	return control(v, change), err
 }
 
 func slots(v *visit) (api.MachineControl, error) {

@@ -21,6 +21,7 @@ func TestMachinePage(t *testing.T) {
 	ada := tn.as("ada")
 	online := ada.get("/machines/"+tn.machine.ID).want(t, 200, `action="/machines/pause"`, "In use by")
 	assert.Lacks(t, online.body, "Last seen", "an online machine was last seen")
+	assert.Lacks(t, online.body, "kith serve", "an online machine is to be started")
 	assert.Contains(t, online.body, `<dt>Sealed calls</dt><dd><a href="/docs/privacy">No key</a></dd>`)
 	keyed := *tn.snapshot.Machine(fleet.MachineID(tn.machine.ID))
 	keyed.Seals = []fleet.SealKey{{1}}
@@ -29,7 +30,7 @@ func TestMachinePage(t *testing.T) {
 	away := tn.machine
 	away.ID, away.Name, away.Hash, away.LastSeen = account.NewID("mch_"), "cellar", [32]byte{2}, time.Now().Add(-time.Hour)
 	check(t, tn.db.CreateMachine(t.Context(), away))
-	ada.get("/machines/"+away.ID).want(t, 200, "cellar", "Last seen", "offline")
+	ada.get("/machines/"+away.ID).want(t, 200, "cellar", "Last seen", "offline", "<code>kith serve</code> starts it")
 	for tab, forms := range map[string][]string{"": {"pause", "resume"}, "sharing": {"hours"}, "settings": {"slots"}} {
 		offline := ada.get(machineAddress(away.ID, tab)).want(t, 200, "cellar")
 		for _, form := range forms {

@@ -125,7 +125,7 @@ func TestKeyWithALimit(t *testing.T) {
 	ada.post("/applications/roll", "key", old.ID).goes(t, newKeyPath)
 	key := newest(t, tn)
 	assert.That(t, key.ID != old.ID && key.PerDay == 1500, key)
-	ada.get("/applications").want(t, 200, "0 of 1,500")
+	ada.get("/applications").want(t, 200, "0 of 1,500", "Used today", "Calls, 30 days")
 	now := time.Now().UTC()
 	for i, machine := range []string{"", tn.machine.ID, tn.machine.ID} {
 		check(t, tn.db.RecordUsage(t.Context(), []account.Usage{
@@ -137,9 +137,9 @@ func TestKeyWithALimit(t *testing.T) {
 	ada.post("/applications/limit", "key", key.ID, "per_day", "").goes(t, "/applications")
 	ada.get("/applications").want(t, 200, "no daily limit", `<td class="n">2</td>`)
 	assert.Equal(t, newest(t, tn).PerDay, 0, "calls a day")
-	for _, wrong := range []string{"-1", "1000001", "many"} {
-		ada.post("/applications/limit", "key", key.ID, "per_day", wrong).want(t, 400, "per_day")
-		ada.post("/applications", "name", "agent", "reach", "own", "per_day", wrong).want(t, 400, "per_day", `value="`+wrong+`"`)
+	for _, wrong := range []string{"-1", "0", "1000001", "many"} {
+		ada.post("/applications/limit", "key", key.ID, "per_day", wrong).want(t, 400, "Calls a day is a whole number")
+		ada.post("/applications", "name", "agent", "reach", "own", "per_day", wrong).want(t, 400, "Calls a day is a whole number", `value="`+wrong+`"`)
 	}
 	ada.post("/applications/limit", "key", old.ID, "per_day", "1").want(t, 404, "no active key")
 	tn.as("bob").post("/applications/limit", "key", key.ID, "per_day", "1").want(t, 404, "no active key")

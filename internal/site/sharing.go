@@ -14,12 +14,21 @@ import (
 	"github.com/kith/kith/internal/fault"
 )
 
-// number returns the integer in a form field; an empty field is 0.
+// numberLabels are the labels of the form fields that number reads.
+var numberLabels = map[string]string{
+	"uses": "How many people", "per_day": "Calls a day", "concurrent": "Calls at once", "slots": "Calls at once",
+}
+
+// number returns the integer in a form field; an empty field is 0, and a 0 is refused.
 func number(form url.Values, name string) (int, error) {
 	text := strings.TrimSpace(form.Get(name))
-	n, err := strconv.Atoi(cmp.Or(text, "0"))
-	if err != nil {
-		return 0, fault.New(fault.InvalidRequest, "%s must be a whole number, not %.20q", name, text).WithParam(name)
+	if text == "" {
+		return 0, nil
+	}
+	n, err := strconv.Atoi(text)
+	if err != nil || n < 1 || n > api.MaxLimit {
+		return 0, fault.New(fault.InvalidRequest, "%s is a whole number from 1 to %s, or empty",
+			numberLabels[name], api.Number(api.MaxLimit)).WithParam(name)
 	}
 	return n, nil
 }
@@ -30,7 +39,11 @@ func (v *visit) limits(ends bool) (api.LimitChange, error) {
 	var c api.LimitChange
 	models := typedModels(v.form)
 	c.Models = limitField(models, models == nil, ends)
-	hours := cmp.Or(strings.TrimSpace(v.form.Get("hours")), readRows(v.form))
+	rows, err := readRows(v.form)
+	if err != nil {
+		return c, err
+	}
+	hours := cmp.Or(strings.TrimSpace(v.form.Get("hours")), rows)
 	c.Hours = limitField(hours, hours == "", ends)
 	for _, field := range []struct {
 		name string
@@ -129,9 +142,6 @@ func (s *Site) makeInvite(v *visit) (reply, error) {
 	uses, err := number(v.form, "uses")
 	if err != nil {
 		return reply{}, err
-	}
-	if uses == 0 && strings.TrimSpace(v.form.Get("uses")) != "" { // the API's 0 is one
-		return reply{}, fault.New(fault.InvalidRequest, "an invite is for at least one person").WithParam("uses")
 	}
 	limits, err := v.limits(false)
 	if err != nil {

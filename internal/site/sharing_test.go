@@ -21,7 +21,7 @@ func TestInvitePage(t *testing.T) {
 	tn := newTown(t, nil)
 	ada, bob := tn.as("ada"), tn.as("bob")
 	page := ada.post("/sharing/invite", "uses", "2", "expires", "30d", "models", "tiny\r\nother one", "hours", "sat,sun 00:00-24:00", "concurrent", "2", "per_day", "9").
-		want(t, 200, "models tiny, other one; Sat,Sun 00:00-24:00 machine time; 2 at once; 9 calls a day", `id="uses" inputmode="numeric" pattern="[0-9]*" value="1"`, `src="data:image/png;base64,`)
+		want(t, 200, "models tiny, other one; Sat,Sun 00:00-24:00 machine time; 2 at once; 9 calls a day", `id="uses" inputmode="numeric" value="1"`, `src="data:image/png;base64,`)
 	link := textOf(t, page, "link")
 	code := strings.TrimPrefix(link, tn.web.URL+"/invite/")
 	bob.post("/sharing/accept", "code", code).goes(t, "/access/for-you")
@@ -30,9 +30,9 @@ func TestInvitePage(t *testing.T) {
 	if diff := cmp.Diff(api.Limits{Models: []string{"tiny", "other one"}, Hours: "Sat,Sun 00:00-24:00", Concurrent: new(2), PerDay: new(9)}, got); diff != "" {
 		t.Error(diff)
 	}
-	ada.post("/sharing/invite", "uses", "0").want(t, 400, "an invite is for at least one person", `pattern="[0-9]*" value="0"`)
+	ada.post("/sharing/invite", "uses", "0").want(t, 400, "How many people is a whole number from 1 to 1,000,000, or empty", `inputmode="numeric" value="0"`)
 	// The values of a refused form are still in it, and in no other form.
-	again := ada.post("/sharing/invite", "uses", "3", "per_day", "many", "hours", "Mon 10:00-12:00").want(t, 400, "per_day must be a whole number", `id="invite-per-day" inputmode="numeric" pattern="[0-9]*" placeholder="no limit" value="many"`, `id="uses" inputmode="numeric" pattern="[0-9]*" value="3"`)
+	again := ada.post("/sharing/invite", "uses", "3", "per_day", "many", "hours", "Mon 10:00-12:00").want(t, 400, "Calls a day is a whole number from 1", `id="invite-per-day" inputmode="numeric" placeholder="no limit" value="many"`, `id="uses" inputmode="numeric" value="3"`)
 	if strings.Count(again.body, `value="many"`) != 1 {
 		t.Error("the form for a share holds what was typed for an invite")
 	}
@@ -83,6 +83,7 @@ func TestAnInviteOpenedAgain(t *testing.T) {
 		eve.post("/sharing/accept", "code", link).want(t, 404, "the invite is wrong, used up, expired or revoked")
 	}
 	again("used up")
+	bob.post("/signup", "invite", link, "name", "bob2", "password", aPassword).goes(t, at) // a tab from before bob signed in
 	next := tn.browser()
 	_, rest, _ := strings.Cut(next.get(at).want(t, 404).body, `<a href="/signin?next=`)
 	to, _, _ := strings.Cut(rest, `"`)
@@ -109,16 +110,16 @@ func TestHoursEditor(t *testing.T) {
 		return ada.do("POST", "/machines/hours", form)
 	}
 	post(url.Values{
-		"days-0": {"Mon", "Tue", "Wed"}, "from-0": {"18:00"}, "to-0": {"23:00"}, "from-1": {"01:00"}, "to-1": {"02:00"}, // without a day: skipped
+		"days-0": {"Mon", "Tue", "Wed"}, "from-0": {"18:00"}, "to-0": {"23:00"}, "from-1": {"01:00"}, "to-1": {"02:00"}, // without a day: every day
 		"days-2": {"Sat"}, "from-2": {"22:00"}, "to-2": {"00:00"}, "timezone": {"Asia/Kolkata"},
 	}).goes(t, "/machines/"+tn.machine.ID+"?tab=sharing")
 	post(url.Values{}).goes(t, "/machines/"+tn.machine.ID+"?tab=sharing")
 	ada.post("/machines/slots", "machine", tn.machine.ID, "slots", "2").goes(t, "/machines/"+tn.machine.ID+"?tab=settings")
-	hours, zone, always, two := "Mon,Tue,Wed 18:00-23:00; Sat 22:00-00:00", "Asia/Kolkata", "", 2
+	hours, zone, always, two := "Mon,Tue,Wed 18:00-23:00; Mon-Sun 01:00-02:00; Sat 22:00-00:00", "Asia/Kolkata", "", 2
 	assert.Same(t, tn.controls, []fleet.Control{{Hours: &hours, Timezone: &zone}, {Hours: &always}, {Slots: &two}})
-	post(url.Values{"days-0": {"Mon"}, "from-0": {"10:00"}}).want(t, 400, "cannot read the window", `id="hours-`+tn.machine.ID+`" open="">`)
+	post(url.Values{"days-0": {"Mon"}, "from-0": {"10:00"}}).want(t, 400, "window 1 needs both times", `id="hours-`+tn.machine.ID+`" open="">`)
 	post(url.Values{"days-0": {"<b>"}, "from-0": {"10:00"}, "to-0": {"11:00"}}).want(t, 400, "&lt;b&gt;")
-	ada.post("/machines/slots", "machine", tn.machine.ID, "slots", "-1").want(t, 400, "slots is the number")
+	ada.post("/machines/slots", "machine", tn.machine.ID, "slots", "-1").want(t, 400, "Calls at once is a whole number from 1")
 	if len(tn.controls) != 3 {
 		t.Errorf("a machine was asked for %+v", tn.controls[3:])
 	}
@@ -161,7 +162,9 @@ func TestDrawWeek(t *testing.T) {
 			form.Set("from"+n, row.From)
 			form.Set("to"+n, row.To)
 		}
-		got, err := fleet.ParseHours(readRows(form), "")
+		rows, err := readRows(form)
+		check(t, err)
+		got, err := fleet.ParseHours(rows, "")
 		check(t, err)
 		assert.Equal(t, got.String(), hours, "comes back as", got)
 	}

@@ -28,6 +28,7 @@ func (s *Site) slowDown(v *visit) error {
 // which guesses from elsewhere cannot use up. hash is the hash of the member's password;
 // empty means that there is none.
 func (s *Site) slowGuesses(v *visit, name, memberID, hash string) error {
+	name = strings.ToLower(name) // one member, however the name is written
 	now := time.Now()
 	if browser, known := s.knownBrowser(v, memberID, hash); known {
 		return tooSoon(s.limits.ofBrowser.Take(browser, now))
@@ -87,7 +88,7 @@ func disabled() *fault.Fault {
 func (s *Site) signIn(v *visit) (reply, error) {
 	name, password := strings.TrimSpace(v.form.Get("name")), v.form.Get("password")
 	wrong := fault.New(fault.NotAllowed, "the name or the password is wrong").WithParam("password")
-	member, err := s.DB.MemberByName(v.Context(), name)
+	member, err := s.DB.MemberWhoTypes(v.Context(), name)
 	hash := ""
 	if err == nil {
 		hash, err = s.DB.Password(v.Context(), member.ID)
@@ -177,10 +178,16 @@ func (s *Site) seenInvite(v *visit, text string) *api.SeenInvite {
 }
 
 // signUp handles POST /signup. It creates a member with a password and signs the member
-// in.
+// in. The page of the invite answers a visitor who is signed in, as by another tab, and
+// an invite that is not open, as it names who can give another.
 func (s *Site) signUp(v *visit) (reply, error) {
 	if err := s.slowDown(v); err != nil {
 		return reply{}, err
+	}
+	code := api.InviteIn(v.form.Get("invite"))
+	seen, noInvite := s.SeeInvite(v.Context(), code) // before the invite is used up
+	if code != "" && (v.me.ID != "" || noInvite == nil && seen.State != "open") {
+		return reply{to: "/invite/" + url.PathEscape(code)}, nil
 	}
 	made, err := s.newMember(v)
 	if err != nil {
@@ -189,7 +196,6 @@ func (s *Site) signUp(v *visit) (reply, error) {
 	if made.Password, err = s.Passwords.Hash(v.Context(), made.Member.Name, v.form.Get("password")); err != nil {
 		return reply{}, err
 	}
-	seen, _ := s.SeeInvite(v.Context(), api.InviteIn(v.form.Get("invite"))) // who invites, before the invite is used up
 	if err := s.takeIn(v, made, "sign-up"); err != nil {
 		return reply{}, err
 	}
@@ -406,7 +412,7 @@ func (s *Site) slowRecovery(v *visit, name string) error {
 	if err := tooSoon(s.limits.recoverFrom.Take(from, now)); err != nil || name == "" || len(name) > api.MaxName {
 		return err
 	}
-	return tooSoon(s.limits.recoverOf.Take(from+" "+name, now))
+	return tooSoon(s.limits.recoverOf.Take(from+" "+strings.ToLower(name), now))
 }
 
 // recover handles POST /recover. It sets a new password for a member who gives a recovery
@@ -421,18 +427,20 @@ func (s *Site) recover(v *visit) (reply, error) {
 		return reply{}, err
 	}
 	wrong := fault.New(fault.NotAllowed, "the name or the recovery code is wrong; a code works once").WithParam("code")
-	member, err := s.DB.MemberByName(v.Context(), name)
-	if errors.Is(err, account.ErrNotFound) || errors.Is(err, account.ErrInvalid) || err == nil && member.Disabled {
+	member, err := s.DB.MemberWhoTypes(v.Context(), name)
+	if errors.Is(err, account.ErrNotFound) || errors.Is(err, account.ErrInvalid) {
 		return reply{}, wrong
 	}
 	if err != nil {
 		return reply{}, err
 	}
 	err = s.DB.Recover(v.Context(), member.ID, credential.RecoveryHash(v.form.Get("code")), hash, s.DB.Now())
-	if errors.Is(err, account.ErrNotFound) {
+	switch {
+	case errors.Is(err, account.ErrNotFound):
 		return reply{}, wrong
-	}
-	if err != nil {
+	case errors.Is(err, account.ErrInvalid):
+		return reply{}, disabled()
+	case err != nil:
 		return reply{}, err
 	}
 	if err := s.begin(v, member, "recovery"); err != nil {

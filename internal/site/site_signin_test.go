@@ -199,7 +199,7 @@ func TestOneMessage(t *testing.T) {
 	tn.as("eve").post("/account/password", "password", aPassword).goes(t, "/account")
 	check(t, tn.db.SetMemberDisabled(t.Context(), tn.members["eve"].ID, true))
 	var first string
-	for _, try := range [][2]string{{"ada", "wrong"}, {"nobody", aPassword}, {"bob", aPassword}, {"eve", "wrong"}, {"", ""}, {"a\x00", "x"}, {"ada", strings.Repeat("x", 5000)}, {"Ada", aPassword}} {
+	for _, try := range [][2]string{{"ada", "wrong"}, {"nobody", aPassword}, {"bob", aPassword}, {"eve", "wrong"}, {"", ""}, {"a\x00", "x"}, {"ada", strings.Repeat("x", 5000)}, {"аda", aPassword}} { // the last with a Cyrillic а
 		got := tn.browser().post("/signin", "name", try[0], "password", try[1]).want(t, 403)
 		message := problemIn(got.body)
 		if first == "" {
@@ -209,6 +209,7 @@ func TestOneMessage(t *testing.T) {
 			t.Errorf("%q: %s, cookie %q", try, message, got.header.Get("Set-Cookie"))
 		}
 	}
+	tn.browser().post("/signin", "name", "Ada", "password", aPassword).goes(t, "/") // as some phones write it
 	got := tn.browser().post("/signin", "name", "eve", "password", aPassword).want(t, 403, "this account is disabled")
 	assert.Equal(t, got.header.Get("Set-Cookie"), "", "a disabled member is signed in")
 }
@@ -272,7 +273,7 @@ func TestSignUpRules(t *testing.T) {
 	zoe.post("/signup", "name", "zoe", "password", aPassword, "invite", invited.web.URL+"/invite/"+invite).goes(t, "/")
 	zoe.get("/").want(t, 200, "ada shares their machines with you.")
 	zoe.get("/access/for-you").want(t, 200, "<th scope=\"row\">ada</th>")
-	invited.browser().post("/signup", "name", "yan", "password", aPassword, "invite", invite).want(t, 404)
+	invited.browser().post("/signup", "name", "yan", "password", aPassword, "invite", invite).goes(t, "/invite/"+invite) // which says that it is used up
 	if _, err := w.db.MemberByName(t.Context(), "yan"); err == nil {
 		t.Error("a member is left of a sign-up that failed")
 	}
@@ -380,6 +381,14 @@ func testRecovery(t *testing.T, tn *town) {
 	tn.browser().post("/recover", "name", "ada", "code", codes[0], "password", "a newer password").want(t, 403)
 	tn.browser().post("/signin", "name", "ada", "password", aPassword).want(t, 403)
 	tn.browser().post("/signin", "name", "ada", "password", "a new password").goes(t, "/")
+	bob := tn.as("bob")
+	bob.post("/account/password", "password", aPassword).goes(t, "/account")
+	code := strings.Fields(textOf(t, bob.post("/account/codes", "old", aPassword), "codes"))[0]
+	check(t, tn.db.SetMemberDisabled(t.Context(), tn.members["bob"].ID, true))
+	b.post("/recover", "name", "bob", "code", codes[1], "password", "a new password").want(t, 403, "the name or the recovery code is wrong")
+	b.post("/recover", "name", "bob", "code", code, "password", "a new password").want(t, 403, "this account is disabled")
+	check(t, tn.db.SetMemberDisabled(t.Context(), tn.members["bob"].ID, false))
+	tn.browser().post("/recover", "name", "BOB", "code", code, "password", "a new password").goes(t, "/account") // the refusal did not use it
 }
 
 // device is a device that requests approval.
@@ -566,6 +575,7 @@ func TestDevicePhishing(t *testing.T) {
 			t.Errorf("%s fills the code in", path)
 		}
 	}
+	ada.post("/device", "code", "WRNG-CODE").want(t, 404, `value="WRNG-CODE"`) // to correct it
 	ada.post("/device", "code", mine.user).want(t, 200)
 	ada.post("/device/decide", "code", d.user, "decision", "approve").want(t, 404)
 	others.post("/device/decide", "code", mine.user, "decision", "approve").want(t, 404)

@@ -22,7 +22,7 @@ type Store interface {
 	EndSessionsOf(ctx context.Context, memberID, keep string) error
 
 	Member(ctx context.Context, id string) (account.Member, error)
-	MemberByName(ctx context.Context, name string) (account.Member, error)
+	MemberWhoTypes(ctx context.Context, name string) (account.Member, error)
 	SignUp(ctx context.Context, s account.SignUp, now time.Time) error
 	OperatorCanSignIn(ctx context.Context) (bool, error)
 

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/kith/kith/internal/fault"
 	"github.com/kith/kith/internal/fleet"
 )
 
@@ -145,15 +146,23 @@ func withEmptyRow(rows []hoursRow) []hoursRow {
 }
 
 // readRows returns the editor's windows in the syntax of ParseHours. A window without a
-// day is skipped.
-func readRows(form url.Values) string {
+// day is open every day; one without days and times is skipped, and one that lacks a time
+// is refused.
+func readRows(form url.Values) (string, error) {
 	var windows []string
 	for i := range maxHoursRows {
 		n := fmt.Sprint("-", i)
-		if days := form["days"+n]; len(days) > 0 {
-			windows = append(windows,
-				fmt.Sprintf("%s %s-%s", strings.Join(days, ","), form.Get("from"+n), form.Get("to"+n)))
+		days, from, to := form["days"+n], form.Get("from"+n), form.Get("to"+n)
+		switch {
+		case len(days) == 0 && from == "" && to == "":
+			continue
+		case from == "" || to == "":
+			return "", fault.New(fault.InvalidRequest, "window %d needs both times, From and To; "+
+				"to remove it, empty its days and times", len(windows)+1).WithParam("hours")
+		case len(days) == 0:
+			days = []string{"Mon-Sun"}
 		}
+		windows = append(windows, fmt.Sprintf("%s %s-%s", strings.Join(days, ","), from, to))
 	}
-	return strings.Join(windows, "; ")
+	return strings.Join(windows, "; "), nil
 }

@@ -3,7 +3,9 @@ package store
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/kith/kith/internal/account"
 	"github.com/kith/kith/internal/fleet"
@@ -33,6 +35,20 @@ func (db *DB) MemberByName(ctx context.Context, name string) (account.Member, er
 		return account.Member{}, db.wrap(err, "read a member by name")
 	}
 	row, err := db.query.MemberByName(ctx, name)
+	return member(row), db.wrap(err, "read member %q", name)
+}
+
+// MemberWhoTypes returns the member whose name was typed, in capitals or not; names that
+// differ in capitals alone are never given out.
+func (db *DB) MemberWhoTypes(ctx context.Context, name string) (account.Member, error) {
+	found, err := db.MemberByName(ctx, name)
+	if !errors.Is(err, ErrNotFound) {
+		return found, err
+	}
+	row, err := db.query.MemberBySkeleton(ctx, account.Skeletons(name)[0])
+	if err == nil && !strings.EqualFold(row.Name, name) { // it only looks like the typed one
+		err = sql.ErrNoRows
+	}
 	return member(row), db.wrap(err, "read member %q", name)
 }
 

@@ -32,6 +32,11 @@ func testMembers(t *testing.T, db *store.DB) {
 
 	fails(t, assert.Err(db.Member(ctx, "mem_none")), store.ErrNotFound)
 	fails(t, assert.Err(db.MemberByName(ctx, "ADA")), store.ErrNotFound)
+	same(t, must[account.Member](t)(db.MemberWhoTypes(ctx, "ADA")), ada)
+	same(t, must[account.Member](t)(db.MemberWhoTypes(ctx, "ada")), ada)
+	for _, other := range []string{"аda", "adam", "", "nul\x00"} { // the first with a Cyrillic а
+		assert.That(t, assert.Err(db.MemberWhoTypes(ctx, other)) != nil, other, "is ada")
+	}
 	fails(t, db.SetMemberDisabled(ctx, "mem_none", true), store.ErrNotFound)
 	fails(t, db.CreateMember(ctx, account.Member{ID: account.NewID("mem_"), Name: "Ada", Created: start}), store.ErrExists)
 	fails(t, db.CreateMember(ctx, account.Member{ID: ada.ID, Name: "another", Created: start}), store.ErrExists)

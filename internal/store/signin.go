@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"database/sql"
+	"fmt"
 	"time"
 
 	"github.com/kith/kith/internal/account"
@@ -109,12 +110,18 @@ func (db *DB) RecoveryCodes(ctx context.Context, memberID string) (int, error) {
 	return int(n), db.wrap(err, "count the recovery codes of member %q", memberID)
 }
 
+var errDisabled = fmt.Errorf("%w: the member is disabled", ErrInvalid)
+
 // Recover uses a recovery code, sets the password and ends every session of the
-// member. ErrNotFound if the code is not the member's.
+// member. ErrNotFound if the code is not the member's; ErrInvalid if it is, and the member
+// is disabled.
 func (db *DB) Recover(ctx context.Context, memberID string, code [32]byte, hash string, now time.Time) error {
 	return db.change(ctx, func(q *query.Queries) ([]fleet.Change, error) {
 		if err := oneRow(q.UseRecoveryCode(ctx, memberID, code[:])); err != nil {
 			return nil, err
+		}
+		if _, err := enabledMember(ctx, q, memberID); err != nil {
+			return nil, errDisabled
 		}
 		return changed(fleet.SessionsChanged, memberID), setPassword(ctx, q, memberID, hash, "", now)
 	}, "recover the account of member %q", memberID)

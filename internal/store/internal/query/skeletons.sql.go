@@ -32,3 +32,20 @@ func (q *Queries) InsertMemberSkeleton(ctx context.Context, skeleton string, mem
 	}
 	return result.RowsAffected()
 }
+
+const memberBySkeleton = `-- name: MemberBySkeleton :one
+SELECT m.id, m.name, m.operator, m.disabled, m.created FROM members m JOIN member_skeletons s ON s.member_id = m.id WHERE s.skeleton = $1
+`
+
+func (q *Queries) MemberBySkeleton(ctx context.Context, skeleton string) (Member, error) {
+	row := q.db.QueryRowContext(ctx, memberBySkeleton, skeleton)
+	var i Member
+	err := row.Scan(
+		&i.ID,
+		&i.Name,
+		&i.Operator,
+		&i.Disabled,
+		&i.Created,
+	)
+	return i, err
+}
