@@ -556,7 +556,7 @@ func TestGroupLimits(t *testing.T) {
 		{`{"models":["tiny"],"hours":"sat,sun 00:00-24:00","concurrent":2,"per_day":9}`, GroupLimits{"lab", Limits{[]string{"tiny"}, "Sat,Sun 00:00-24:00", limit(2), limit(9)}, 0, nil}},
 		{`{"per_day":5}`, GroupLimits{"lab", Limits{[]string{"tiny"}, "Sat,Sun 00:00-24:00", limit(2), limit(5)}, 0, nil}},
 		{`{"hours":null,"concurrent":null,"models":["Tiny:latest"]}`, GroupLimits{"lab", Limits{[]string{"Tiny:latest"}, "", nil, limit(5)}, 0,
-			[]string{`no machine of yours offers the model "Tiny:latest" now: until one does, it gives access to nothing; did you mean "tiny"?`}}},
+			[]string{`no machine of yours offers the model "Tiny:latest": this has no effect until one does; did you mean "tiny"?`}}},
 		{`{}`, GroupLimits{"lab", Limits{[]string{"Tiny:latest"}, "", nil, limit(5)}, 0, nil}},
 	} {
 		assert.Same(t, good[GroupLimits](w, "ada", "POST", "/api/groups/lab/limits", step.body), step.want, step.body)
@@ -850,10 +850,10 @@ func TestGroupMachines(t *testing.T) {
 		assert.Same(t, got, want, "ada's notices")
 	}
 	want := []string{ // each once a day
-		"An admin of all excluded your machine box: its members do not reach it by the group.",
-		"An admin of all no longer excludes your machine box: its members reach it by the group.",
-		"An admin of all no longer pins your machine box: it counts there by what it has served.",
-		"An admin of all pinned your machine box: it counts as established there.",
+		"An admin of all excluded your machine box: its members can no longer use it through the group.",
+		"An admin of all no longer excludes your machine box: its members can use it through the group.",
+		"An admin of all no longer pins your machine box: it is used there by what it has served.",
+		"An admin of all pinned your machine box: it is used there before new machines.",
 	}
 	noted(want[0], want[1], want[3])
 	for _, rule := range []string{"pinned", "none", "none"} {

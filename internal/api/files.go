@@ -115,7 +115,7 @@ func (a *API) actOnFiles(ctx context.Context, m account.Machine, act fleet.FileA
 		}
 		return MachineFiles{m.Name, files}, nil
 	case errors.Is(err, fleet.ErrNotConnected):
-		err = fault.New(fault.MachineOffline, "machine %q is not connected: manage its models there, or once it is", m.Name)
+		err = fault.New(fault.MachineOffline, "machine %q is not connected: manage its models on the machine itself, or wait until it is connected", m.Name)
 	case errors.Is(err, fleet.ErrFilesOff):
 		err = fault.New(fault.NotAllowed, "machine %q lets its models be managed only there: its config.toml has [hub] remote = false", m.Name)
 	case errors.Is(err, fleet.ErrFilesUnknown):

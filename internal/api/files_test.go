@@ -86,7 +86,7 @@ func TestFilesRefused(t *testing.T) {
 		code   string
 		text   string
 	}{
-		{fleet.ErrNotConnected, 503, "machine_offline", `machine \"box\" is not connected: manage its models there, or once it is`},
+		{fleet.ErrNotConnected, 503, "machine_offline", `machine \"box\" is not connected: manage its models on the machine itself, or wait until it is connected`},
 		{fleet.ErrFilesOff, 403, "not_allowed", `[hub] remote = false`},
 		{fleet.ErrFilesUnknown, 403, "not_allowed", `update kith there`},
 		{fleet.FileRefusal("a call runs on it"), 403, "not_allowed", `machine \"box\" refuses: a call runs on it`},

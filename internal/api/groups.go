@@ -181,7 +181,7 @@ func (a *API) createGroup(ctx context.Context, c fleet.Caller, in NewGroup) (Gro
 	}
 	group.Members = []account.GroupMember{{MemberID: string(c.Member), Admin: true}}
 	if err := a.DB.CreateGroup(ctx, group); err != nil {
-		return Group{}, Taken(inTooManyGroups(err), "a group named %q is there already", in.Name)
+		return Group{}, Taken(inTooManyGroups(err), "a group named %q already exists", in.Name)
 	}
 	made, err := a.groupSeen(ctx, c, in.Name)
 	return viewGroup(made), err
@@ -252,7 +252,7 @@ func (a *API) joinGroup(ctx context.Context, c fleet.Caller, in GroupName) (Grou
 // groups.
 func inTooManyGroups(err error) error {
 	if errors.Is(err, account.ErrTooMany) {
-		return fault.New(fault.InvalidRequest, "you are in %d groups, which is as many as one member may be in: leave one first", account.MaxGroups).Because(err)
+		return fault.New(fault.InvalidRequest, "you are in %d groups, the maximum: leave one first", account.MaxGroups).Because(err)
 	}
 	return err
 }
@@ -361,11 +361,11 @@ func (a *API) setGroupMachine(ctx context.Context, c fleet.Caller, in GroupMachi
 // was removed.
 var (
 	ruleTexts = map[account.MachineRule]string{
-		account.MachinePinned:   " pinned your machine %s: it counts as established there.",
-		account.MachineExcluded: " excluded your machine %s: its members do not reach it by the group.",
+		account.MachinePinned:   " pinned your machine %s: it is used there before new machines.",
+		account.MachineExcluded: " excluded your machine %s: its members can no longer use it through the group.",
 	}
 	ruleEnds = map[account.MachineRule]string{
-		account.MachinePinned:   " no longer pins your machine %s: it counts there by what it has served.",
-		account.MachineExcluded: " no longer excludes your machine %s: its members reach it by the group.",
+		account.MachinePinned:   " no longer pins your machine %s: it is used there by what it has served.",
+		account.MachineExcluded: " no longer excludes your machine %s: its members can use it through the group.",
 	}
 )

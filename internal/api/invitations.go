@@ -34,15 +34,15 @@ func (a *API) invite(i account.GroupInvitation, keep func(account.GroupInvitatio
 	}
 	switch {
 	case errors.Is(err, account.ErrGroupInvitations):
-		return full("%d invitations of this group wait for an answer, which is as many as may: withdraw one, or wait for answers", account.MaxGroupInvitations)
+		return full("this group has %d unanswered invitations, the maximum: withdraw one, or wait for answers", account.MaxGroupInvitations)
 	case errors.Is(err, account.ErrInvitationsByOne):
-		return full("as many invitations by you wait for %q's answer as may: withdraw one, or ask them to answer; an admin that they do not share with may have %d",
+		return full("%q has the maximum of unanswered invitations from you: withdraw one, or ask them to answer; an admin that they do not share with may have %d",
 			i.Member, account.MaxByOneUnknown)
 	case errors.Is(err, account.ErrMemberInvitations):
-		return full("%d invitations wait for %q's answer, which is as many as may: ask them to answer some", account.MaxMemberInvitations, i.Member)
+		return full("%q has %d unanswered invitations, the maximum: ask them to answer some", i.Member, account.MaxMemberInvitations)
 	case errors.Is(err, account.ErrUnknownInviters):
-		return full("%d invitations by admins that %q does not share with wait for an answer, which is as many as may: ask them to answer some, or to share with you first",
-			account.MaxUnknown, i.Member)
+		return full("%q has %d unanswered invitations from admins they do not share with, the maximum: ask them to answer some, or to share with you first",
+			i.Member, account.MaxUnknown)
 	}
 	return err
 }

@@ -106,7 +106,7 @@ func TestInvitationsFull(t *testing.T) {
 		now := time.Now()
 		check(t, w.db.InviteToGroup(t.Context(), account.GroupInvitation{GroupID: g.ID, MemberID: w.members["bob"].ID, Created: now, Expires: now.Add(time.Hour)}))
 	}
-	if got := w.ask("ada", "POST", "/api/groups/lab/invitations", `{"member":"bob"}`); got.status != 400 || !strings.Contains(got.body, `50 invitations wait for \"bob\"'s answer`) {
+	if got := w.ask("ada", "POST", "/api/groups/lab/invitations", `{"member":"bob"}`); got.status != 400 || !strings.Contains(got.body, `\"bob\" has 50 unanswered invitations, the maximum`) {
 		t.Errorf("%+v", got)
 	}
 }
@@ -137,7 +137,7 @@ func TestInvitationsOfUnknown(t *testing.T) {
 	}
 	assert.Equal(t, taken, account.MaxUnknown, "they took")
 	ask := func() response { return w.ask("ada", "POST", "/api/groups/lab/invitations", `{"member":"bob"}`) }
-	if got := ask(); got.status != 400 || !strings.Contains(got.body, `25 invitations by admins that \"bob\" does not share with`) {
+	if got := ask(); got.status != 400 || !strings.Contains(got.body, `\"bob\" has 25 unanswered invitations from admins they do not share with`) {
 		t.Errorf("ada, whom bob does not know: %+v", got)
 	}
 	good[anything](w, "bob", "POST", "/api/shares", `{"with":"ada"}`)

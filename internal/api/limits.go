@@ -133,7 +133,7 @@ func (a *API) warnings(c fleet.Caller, to account.LimitChange) []string {
 		if slices.Contains(offered, id) {
 			continue
 		}
-		text := fmt.Sprintf("no machine of yours offers the model %q now: until one does, it gives access to nothing", id)
+		text := fmt.Sprintf("no machine of yours offers the model %q: this has no effect until one does", id)
 		if i := slices.IndexFunc(offered, func(o fleet.ModelID) bool { return Skeleton(o) == Skeleton(id) }); i >= 0 {
 			text += fmt.Sprintf("; did you mean %q?", offered[i])
 		}

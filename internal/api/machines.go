@@ -283,7 +283,7 @@ func (a *API) revokeMachine(ctx context.Context, c fleet.Caller, in MachineID) (
 	}
 	cut := a.cut(func(_ *fleet.Snapshot, u fleet.ActiveCall) bool { return string(u.Machine.ID) == m.ID })
 	err = a.DB.RevokeMachine(ctx, m.ID, a.DB.Now().UTC())
-	return MachineAct{m.ID, m.Name, "revoked", cut}, NotFound(err, "machine %q was revoked already", m.Name)
+	return MachineAct{m.ID, m.Name, "revoked", cut}, NotFound(err, "machine %q is already revoked", m.Name)
 }
 
 // MachineName is a new name for a machine.
@@ -351,7 +351,7 @@ func (a *API) controlMachine(ctx context.Context, c fleet.Caller, in MachineCont
 	err = a.Control(ctx, fleet.MachineID(m.ID), in.Control)
 	switch {
 	case errors.Is(err, fleet.ErrNotConnected):
-		return MachineAct{}, fault.New(fault.MachineOffline, "machine %q is not connected: change it there, or once it is", m.Name)
+		return MachineAct{}, fault.New(fault.MachineOffline, "machine %q is not connected: change it on the machine itself, or wait until it is connected", m.Name)
 	case err != nil:
 		return MachineAct{}, fault.New(fault.MachineOffline, "machine %q did not take the change; try again", m.Name).Because(err)
 	}

@@ -382,7 +382,7 @@ func (a *API) operatorCreateGroup(ctx context.Context, _ fleet.Caller, in NewOpe
 		group.Invited = []account.GroupInvitation{i}
 		return a.DB.CreateGroup(ctx, group)
 	})
-	return OperatorGroup{group.ID, group.Name, in.Kind, admin.Name, "invited"}, Taken(err, "a group named %q is there already", in.Name)
+	return OperatorGroup{group.ID, group.Name, in.Kind, admin.Name, "invited"}, Taken(err, "a group named %q already exists", in.Name)
 }
 
 // MemberOfGroup identifies a group and a current or future member.

@@ -176,7 +176,7 @@ func (a *API) createInvite(ctx context.Context, c fleet.Caller, in NewInvite) (I
 	}
 	err = a.DB.CreateInvite(ctx, made)
 	if errors.Is(err, account.ErrTooMany) {
-		err = fault.New(fault.InvalidRequest, "you have %d open invites, which is as many as one member may have: revoke one first", account.MaxInvites).Because(err)
+		err = fault.New(fault.InvalidRequest, "you have %d open invites, the maximum: revoke one first", account.MaxInvites).Because(err)
 	}
 	if err != nil {
 		return Invite{}, err
@@ -300,9 +300,9 @@ func (a *API) acceptInvite(ctx context.Context, c fleet.Caller, in InviteCode) (
 	case errors.Is(err, account.ErrNotFound):
 		return Accepted{}, dead
 	case errors.Is(err, account.ErrOwn):
-		return Accepted{}, fault.New(fault.InvalidRequest, "the invite is your own: give its code to who is to use your machines").WithParam("code")
+		return Accepted{}, fault.New(fault.InvalidRequest, "this is your own invite: give its code to the person you want to share with").WithParam("code")
 	case errors.Is(err, account.ErrUsed):
-		return Accepted{}, fault.New(fault.InvalidRequest, "you accepted this invite before, and what it shared has ended: ask %s for another", owner.Name).WithParam("code")
+		return Accepted{}, fault.New(fault.InvalidRequest, "you already accepted this invite, and that share has ended: ask %s for another", owner.Name).WithParam("code")
 	case errors.Is(err, account.ErrExists):
 		return Accepted{Owner: owner.Name, OwnerID: owner.ID, With: c.Name, State: "shared already"}, nil
 	case err != nil:
