@@ -91,7 +91,8 @@ async function readPDF(file, takes, { getDocument, PDFWorker }, address, fail) {
       if (url) parts.push({ url });
     }
     if (parts.length === 0) fail("has no text, and no pictures that can be read here.");
-    return { parts, note: (shown < pdf.numPages ? "The first " + shown + " of " + pdf.numPages + " pages of " : "The pages of ") + file.name + " are added as images." };
+    const which = shown < pdf.numPages ? "The first " + shown + " of " + pdf.numPages + " pages of " : "The pages of ", blank = shown - parts.length;
+    return { parts, note: which + file.name + " are added as images" + (blank > 0 ? ", except " + blank + " that are blank or cannot be read here." : ".") };
   } catch (error) {
     if (error.message.startsWith(file.name)) throw error;
     return fail(error.name === "PasswordException" ? "is protected by a password. Save it without one." : "cannot be read as a PDF file.");
