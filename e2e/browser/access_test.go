@@ -207,4 +207,14 @@ func (w *walk) panelStays() {
 	run(op, chromedp.Evaluate[chromedp.Void](`history.back(); undefined`))
 	w.until("Back closes the panel", func() bool { return !open() })
 	at("/access?q=cho")
+
+	op.open("/sharing/end?with=cho")
+	assert.Equal(w.t, run(op, chromedp.Evaluate[int](`(() => {
+		let sent = 0;
+		document.addEventListener("submit", (event) => { sent += !event.defaultPrevented; event.preventDefault(); });
+		const form = document.getElementById("do").form;
+		form.requestSubmit();
+		form.requestSubmit();
+		return sent;
+	})()`)), 1, "at a double click the form is sent")
 }

@@ -31,6 +31,7 @@ func TestMachinePage(t *testing.T) {
 	away.ID, away.Name, away.Hash, away.LastSeen = account.NewID("mch_"), "cellar", [32]byte{2}, time.Now().Add(-time.Hour)
 	check(t, tn.db.CreateMachine(t.Context(), away))
 	ada.get("/machines/"+away.ID).want(t, 200, "cellar", "Last seen", "offline", "<code>kith serve</code> starts it")
+	tn.operator().get("/operator/machines?q=cellar").want(t, 200, `offline</span></td><td class="n">–</td><td class="n">–</td>`)
 	for tab, forms := range map[string][]string{"": {"pause", "resume"}, "sharing": {"hours"}, "settings": {"slots"}} {
 		offline := ada.get(machineAddress(away.ID, tab)).want(t, 200, "cellar")
 		for _, form := range forms {

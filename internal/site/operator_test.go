@@ -165,13 +165,13 @@ func testOperatorOverview(t *testing.T, tn *town) {
 func TestOperatorFigures(t *testing.T) {
 	tn := newTown(t, nil)
 	op := tn.operator()
-	op.get("/operator").want(t, 200, `<dd id="rate">0.0 <small>`, `days=1">–</a> <small>0 of 0 calls`, `<dd id="capacity">0 of 3 <small>`, ">0 of 4</a>")
+	op.get("/operator").want(t, 200, `<dd id="rate">0.0 <small>`, `days=1#hub-codes">–</a> <small>0 of 0 calls`, `<dd id="capacity">0 of 3 <small>`, ">0 of 4</a>")
 	now := time.Now().UTC()
 	for i, code := range []string{"", "", "CAPACITY_FULL", account.Cancelled} {
 		check(t, tn.db.RecordUsage(t.Context(), []account.Usage{{CallID: fmt.Sprint("req_", i), Attempt: 1, Started: now, MemberID: tn.members["bob"].ID, Model: "m", Code: code}}))
 	}
 	tn.box().Load.SetLocal(2)
-	op.get("/operator").want(t, 200, `<dd id="errors"><a href="/operator/usage?by=hour&amp;days=1">25.0 %</a> <small>1 of 4 calls`, `<dd id="capacity">2 of 3 <small>`, ">1 of 4</a>", "1 stopped</span>")
+	op.get("/operator").want(t, 200, `<dd id="errors"><a href="/operator/usage?by=hour&amp;days=1#hub-codes">25.0 %</a> <small>1 of 4 calls`, `<dd id="capacity">2 of 3 <small>`, ">1 of 4</a>", "1 stopped</span>")
 
 	at := time.Date(2026, 11, 22, 10, 0, 0, 0, time.UTC)
 	bar := func(hour int, calls, refused int64) usageBar {

@@ -142,10 +142,14 @@
     for (const place of document.querySelectorAll("[data-model]")) place.textContent = "pastes" in chosen.dataset ? chosen.value : "MODEL";
   });
 
-  // Asks for confirmation before an action that cannot be undone.
+  // Asks for confirmation before an action that cannot be undone, and sends a form once
+  // at a double click.
+  const sent = new WeakMap();
   document.addEventListener("submit", (event) => {
     const question = event.submitter?.dataset.confirm;
-    if (question && !confirm(question)) event.preventDefault();
+    const again = event.target.method === "post" && event.timeStamp - sent.get(event.target) < 1000;
+    if (again || question && !confirm(question)) event.preventDefault();
+    else sent.set(event.target, event.timeStamp);
   });
 
   // Reports whether a field has a value that was not sent yet.
