@@ -87,7 +87,11 @@ func (s *Site) tryData(v *visit) (tryData, error) {
 	for i, m := range reached {
 		place[m.ID] = i
 	}
-	for _, m := range slices.SortedStableFunc(slices.Values(models.Data), online) {
+	offered := models.Data
+	if !slices.ContainsFunc(offered, func(m api.Model) bool { return m.Chat }) {
+		offered = reached // so that the kept chats are there while every machine is offline
+	}
+	for _, m := range slices.SortedStableFunc(slices.Values(offered), online) {
 		if !m.Chat {
 			if m.ID == data.Model {
 				data.Model = ""

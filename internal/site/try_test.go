@@ -239,6 +239,8 @@ func TestSpeedsInChat(t *testing.T) {
 	offline.Online = false
 	tn.snapshot = tn.snapshot.WithMachine(&offline)
 	ada.get("/try").want(t, 200, "tiny (yours · busy)")
+	tn.models = nil // the last machine is offline: the chats with its models are there
+	ada.get("/try").want(t, 200, "tiny (yours · offline)", `id="chats"`)
 }
 
 // TestChatAddress checks that the address of a chat, which only the browser knows, is the page
