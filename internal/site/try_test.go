@@ -239,7 +239,7 @@ func TestSpeedsInChat(t *testing.T) {
 	offline.Online = false
 	tn.snapshot = tn.snapshot.WithMachine(&offline)
 	ada.get("/try").want(t, 200, "tiny (yours · busy)")
-	tn.models = nil // the last machine is offline: the chats with its models are there
+	tn.models = []api.Model{{ID: "vectors", Availability: "ready", Via: "own"}} // no other model answers chats: the kept chats are there
 	ada.get("/try").want(t, 200, "tiny (yours · offline)", `id="chats"`)
 }
 
