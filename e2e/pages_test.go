@@ -153,6 +153,7 @@ func (s *sandbox) runBlock(b block) {
 	text := strings.NewReplacer(
 		"https://hub.example", "http://"+s.site, "http://127.0.0.1:8700", "http://"+s.site, "http://127.0.0.1:8701", "http://"+s.local,
 		"/backups/", s.folder+"/backups/", "/tmp/kith-drill", s.folder+"/kith-drill", "https://github.com/kith/kith/releases", s.releases,
+		"curl -fsSL", "curl -sSL", // home/.curlrc has fail-with-body, beside which curl takes no -f
 	).Replace(b.text)
 	lines := strings.Split(strings.TrimSpace(text), "\n")
 	last, _, _ := strings.Cut(lines[len(lines)-1], " #")

@@ -1,10 +1,12 @@
 package site
 
 import (
+	"cmp"
 	"crypto/rand"
 	"errors"
 	"net/http"
 	"net/url"
+	"strconv"
 	"strings"
 	"time"
 
@@ -92,9 +94,9 @@ func (s *Site) beginGrant(r *http.Request, form url.Values) (any, error) {
 		g.Name = "machine"
 	case g.Kind == account.GrantKey:
 		g.Region = form.Get("region")
-		perDay, err := number(form, "per_day")
+		perDay, err := strconv.Atoi(cmp.Or(form.Get("per_day"), "0"))
 		if err != nil {
-			return nil, grantRefusal{"invalid_request", fault.Of(err).Message}
+			return nil, grantRefusal{"invalid_request", "per_day must be a whole number"}
 		}
 		asked, _, err := s.MintKey(api.NewKey{Name: g.Name, Region: g.Region, Reach: g.Reach,
 			Expires: form.Get("expires"), PerDay: perDay})
