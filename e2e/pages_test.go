@@ -100,7 +100,9 @@ func newSandbox(t *testing.T, binary string) *sandbox {
 	program := "#!/bin/sh\ncase $1 in hub) shift; exec " + binary + " hub --admin '' \"$@\" ;; esac\nexec " + binary + " \"$@\"\n"
 	s.write("bin/kith", 0o755, program)
 	s.releases = releases(t, program)
-	s.write("home/.curlrc", 0o600, "fail-with-body\n")
+	curl, err := exec.LookPath("curl")
+	assert.OK(t, err)
+	s.write("bin/curl", 0o755, "#!/bin/sh\ncase \" $* \" in *' -f'*) exec "+curl+" \"$@\" ;; esac\nexec "+curl+" --fail-with-body \"$@\"\n") // a call that is refused fails
 	s.write("home/.kith/hub.toml", 0o600, fmt.Sprintf("[hub]\nlisten = %q\n", s.site))
 	for home, listen := range map[string]string{"home/.kith": s.local, "bob": enginetest.FreeAddress()} {
 		s.write(home+"/config.toml", 0o600, fmt.Sprintf("[daemon]\nlisten = %q\n[engine]\nbuiltin = false\n[discovery]\nenabled = false\nendpoints = [%q]\n", listen, engine.URL()))
@@ -153,7 +155,6 @@ func (s *sandbox) runBlock(b block) {
 	text := strings.NewReplacer(
 		"https://hub.example", "http://"+s.site, "http://127.0.0.1:8700", "http://"+s.site, "http://127.0.0.1:8701", "http://"+s.local,
 		"/backups/", s.folder+"/backups/", "/tmp/kith-drill", s.folder+"/kith-drill", "https://github.com/kith/kith/releases", s.releases,
-		"curl -fsSL", "curl -sSL", // home/.curlrc has fail-with-body, beside which curl takes no -f
 	).Replace(b.text)
 	lines := strings.Split(strings.TrimSpace(text), "\n")
 	last, _, _ := strings.Cut(lines[len(lines)-1], " #")

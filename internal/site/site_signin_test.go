@@ -550,7 +550,7 @@ func testDeviceSignIn(t *testing.T, tn *town) {
 		t.Errorf("made %+v of %s, %v", stored, member.Name, err)
 	}
 	// If the member is disabled in between, the device gets nothing.
-	late := tn.ask4("scope", "key", "name", "late")
+	late := tn.ask4("scope", "key", "name", "late", "per_day", "0") // as kith keys create sends it
 	bob.post("/device", "code", late.user).want(t, 200)
 	bob.post("/device/decide", "code", late.user, "decision", "approve").want(t, 200)
 	check(t, tn.db.SetMemberDisabled(t.Context(), tn.members["bob"].ID, true))
