@@ -171,6 +171,10 @@ func TestChartViews(t *testing.T) {
 			assert.Equal(t, chart.Bars[0].Parts[0].Class+chart.Bars[1].Parts[0].Class+chart.Bars[0].Parts[1].Class, "part-1part-1part-2", name)
 		}
 	}
+	// The percentiles of all days are not those of their bars.
+	side := usageSide{Side: api.UsageSide{Days: sums, Total: api.UsageSum{FirstP50MS: 200, FirstP95MS: 900}}}
+	side = side.of(usageData{UsagePage: api.UsagePage{By: api.Day, Since: "2026-11-21", Zone: "UTC"}, View: chartView{Of: ofFirstToken}}, now)
+	assert.Equal(t, usageBar{Parts: side.Chart.Legend}.Words(), "200 ms p50, 900 ms p95")
 }
 
 // TestChartOfTokens checks that the highest bar of a chart of tokens is that with the most tokens,

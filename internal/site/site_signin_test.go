@@ -233,6 +233,10 @@ func TestSignUpKeepsTheInvite(t *testing.T) {
 	zoe.through(p.at("z", "zoe"), "/signin/provider", "invite", invite).goes(t, "/signup/provider")
 	kept(zoe.get("/signup/provider").want(t, 200), "zoe")
 	kept(zoe.post("/signup/provider", "invite", invite, "name", "bob").want(t, 400, "taken"), "bob")
+	late := tn.browser()
+	late.through(p.at("y", "yan"), "/signin/provider", "invite", invite).goes(t, "/signup/provider")
+	zoe.post("/signup/provider", "invite", invite, "name", "zoe").want(t, 303)
+	assert.Lacks(t, late.get("/signup/provider").want(t, 200).body, "shares their machines", "an invite that is used up")
 	wrong := tn.browser().post("/signup", "invite", invite+"x", "name", "zoe", "password", aPassword).want(t, 404, `id="invite"`, "You need an invite")
 	assert.Lacks(t, wrong.body, "shares their machines", "an invite that there is not")
 }
