@@ -226,7 +226,7 @@ func TestSignUpKeepsTheInvite(t *testing.T) {
 		page.want(t, page.status, from, `<input type="hidden" name="invite" value="`+invite+`"`, ` value="`+name+`"`)
 		assert.Lacks(t, page.body, `id="invite"`, "the invite is to be typed again")
 	}
-	kept(tn.browser().post("/signup", "invite", invite, "name", "bob", "password", aPassword).want(t, 400, "taken", "<h1>You are invited</h1>"), "bob")
+	kept(tn.browser().post("/signup", "invite", invite, "name", "bob", "password", aPassword).want(t, 400, "taken", "<h1>You are invited</h1>", "/signin?next=%2Finvite%2F"+api.InviteIn(invite)), "bob")
 	kept(tn.browser().post("/signup", "invite", invite, "name", "zoe", "password", "short").want(t, 400), "zoe")
 	kept(tn.browser().post("/signup/provider", "invite", invite, "name", "zoe").want(t, 403, "that took too long: start again", `action="/signin/provider"`), "zoe")
 	zoe := tn.browser()
