@@ -39,14 +39,16 @@ func (db *DB) MemberByName(ctx context.Context, name string) (account.Member, er
 }
 
 // MemberWhoTypes returns the member whose name was typed, in capitals or not; names that
-// differ in capitals alone are never given out.
+// differ in capitals alone are never given out. All names that it takes for one have the same
+// strings.ToLower, by which guesses at one member are limited.
 func (db *DB) MemberWhoTypes(ctx context.Context, name string) (account.Member, error) {
 	found, err := db.MemberByName(ctx, name)
 	if !errors.Is(err, ErrNotFound) {
 		return found, err
 	}
+	small := strings.ToLower(name)
 	row, err := db.query.MemberBySkeleton(ctx, account.Skeletons(name)[0])
-	if err == nil && !strings.EqualFold(row.Name, name) { // it only looks like the typed one
+	if err == nil && strings.ToLower(row.Name) != small { // it only looks like the typed one
 		err = sql.ErrNoRows
 	}
 	return member(row), db.wrap(err, "read member %q", name)

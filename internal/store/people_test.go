@@ -44,6 +44,9 @@ func testMembers(t *testing.T, db *store.DB) {
 		fails(t, db.CreateMember(ctx, account.Member{ID: account.NewID("mem_"), Name: name, Created: start}), store.ErrInvalid)
 	}
 	same(t, len(must[[]account.Member](t)(db.Members(ctx))), 3)
+	sam := account.Member{ID: account.NewID("mem_"), Name: "sam", Created: start}
+	assert.OK(t, db.CreateMember(ctx, sam))
+	fails(t, assert.Err(db.MemberWhoTypes(ctx, "\u017fam")), store.ErrNotFound) // a long s: strings.ToLower, by which guesses are limited, keeps it
 }
 
 func testKeys(t *testing.T, db *store.DB) {
