@@ -347,9 +347,12 @@ func TestServerDies(t *testing.T) {
 		}
 		process = run()
 	}
-	var there struct{ Sealed struct{ Sealed, Clear int64 } }
-	assert.OK(t, json.Unmarshal(atRemote("status", "--json"), &there))
-	assert.That(t, there.Sealed.Clear == 0 && there.Sealed.Sealed >= 4, there)
+	await(t, "the sealed calls are counted, each after its answer", func() bool {
+		var there struct{ Sealed struct{ Sealed, Clear int64 } }
+		assert.OK(t, json.Unmarshal(atRemote("status", "--json"), &there))
+		assert.That(t, there.Sealed.Clear == 0, there)
+		return there.Sealed.Sealed >= 4
+	})
 }
 
 // slotsBusy returns how many slots of the server compute.

@@ -409,10 +409,17 @@ func (p *proxied) sealLargest(base, chain string) {
 		_, err = complete(res, false)
 		return err
 	})
-	var now daemon.Status
-	_, err := control(lap.home).call(t.Context(), "look", request{http.MethodGet, "/status", nil}, &now)
-	assert.OK(t, err)
-	assert.That(t, now.Sealed.Sealed > 0 && now.Sealed.Clear == 0, now.Sealed)
+	lap.until("the call is counted, which follows its answer", func() error {
+		var now daemon.Status
+		if _, err := control(lap.home).call(t.Context(), "look", request{http.MethodGet, "/status", nil}, &now); err != nil {
+			return err
+		}
+		assert.That(t, now.Sealed.Clear == 0, now.Sealed)
+		if now.Sealed.Sealed == 0 {
+			return errors.New("no sealed call is counted")
+		}
+		return nil
+	})
 }
 
 // openTunnels opens the machines' tunnels until the test ends, and waits for them.
