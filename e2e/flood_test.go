@@ -55,14 +55,19 @@ func flood(ts *testscript.TestScript, neg bool, args []string) {
 	var served, full, reset, others atomic.Int64
 	var other atomic.Value         // what one of the others met
 	several := make(chan struct{}) // answers wait to be read
+	// All uploads send their headers before one sends the rest of its body: the hub ends a
+	// connection whose headers take 5 s, and 190 bodies can keep two cores busy for longer.
+	var headers sync.WaitGroup
+	headers.Add(floodUploads)
 	one := func(length int, body io.Reader) {
-		done := func() {}
+		done, sent := func() {}, func() {}
 		if length == floodBody {
 			uploads.Add(1)
-			done = sync.OnceFunc(uploads.Done)
+			done, sent = sync.OnceFunc(uploads.Done), sync.OnceFunc(headers.Done)
 		}
 		open.Go(func() {
 			defer done()
+			defer sent()
 			conn, err := net.Dial("tcp", address)
 			if err != nil {
 				others.Add(1)
@@ -92,6 +97,10 @@ func flood(ts *testscript.TestScript, neg bool, args []string) {
 			})
 			fmt.Fprintf(conn, "POST /v1/chat/completions HTTP/1.1\r\nHost: h\r\nAuthorization: Bearer %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n",
 				ts.Getenv("KEY_"+args[1]), length)
+			if length == floodBody {
+				sent()
+				headers.Wait()
+			}
 			if _, err := io.Copy(conn, body); err == nil && length == floodBody {
 				done() // all of it that comes
 			}
