@@ -199,6 +199,20 @@ func TestOpenAPI(t *testing.T) {
 	}
 }
 
+// The page of the API has each operation once, under the first part of its path.
+func TestResources(t *testing.T) {
+	seen, names := 0, map[string]bool{}
+	for _, r := range Describe().Resources() {
+		assert.That(t, !names[r.Name], r.Name, "is there twice")
+		names[r.Name] = true
+		for _, op := range r.Operations {
+			seen++
+			assert.That(t, strings.HasPrefix(op.Path+"/", "/api/"+strings.ToLower(r.Name)+"/"), op.Path, "is under", r.Name)
+		}
+	}
+	assert.Equal(t, seen, len(Describe().Operations))
+}
+
 // The description needs no key.
 func TestOpenAPIServed(t *testing.T) {
 	w := newWorld(t)

@@ -209,7 +209,7 @@ func testMachinesOfAGroup(t *testing.T, tn *town) {
 			assert.Lacks(t, page.body, text, "the page")
 		}
 	}
-	without(bob.get("/access/group?group=lab").want(t, 200, table, `<div id="machines" data-stream="/live/access"`, "<th scope=\"row\">box</th><td>ada</td><td><span class=\"state \">new</span>", pin, exclude), undo)
+	without(bob.get("/access/group?group=lab").want(t, 200, table, `<div id="machines" data-stream="/live/access"`, `<div id="members" data-stream="/live/access"`, "<th scope=\"row\">box</th><td>ada</td><td><span class=\"state \">new</span>", pin, exclude), undo)
 	without(ada.get("/access/group?group=lab").want(t, 200), table, pin)
 	set := func(rule, says string) {
 		t.Helper()
