@@ -30,7 +30,7 @@ func (w *walk) copies(b *tab, button string) {
 		window.copied ||= document.querySelector(%q)?.textContent === "Copied";
 	}).observe(document, { childList: true, subtree: true })`, button)))
 	run(b, clickOn(button))
-	w.until("the lines are copied", func() bool { return run(b, chromedp.Evaluate[bool](`Boolean(window.copied)`)) })
+	w.until("the lines are copied", func() bool { return read[bool](b, `Boolean(window.copied)`) })
 }
 
 // chooses opens the menu of a row, and presses what is in it.
@@ -49,7 +49,7 @@ func (w *walk) opensPanel(b *tab, link string) {
 	}
 	w.clicks++
 	run(b, clickOn(link))
-	w.until("the panel is open", func() bool { return run(b, chromedp.Evaluate[bool](`document.querySelector("#panel:modal") !== null`)) })
+	w.until("the panel is open", func() bool { return read[bool](b, `document.querySelector("#panel:modal") !== null`) })
 }
 
 // oldAddresses: addresses of before Access had tabs lead to what they led to.
@@ -63,7 +63,7 @@ func (w *walk) oldAddresses() {
 	for was, is := range map[string]string{"/access#accept-invite": "/access/invites#accept-invite", "/access#invite-person": "/access/invites#invite-person", "/access#groups": "/access/groups#groups", "/access#share-with": "/access?share=new"} {
 		op.open("/try") // else only the hash changes
 		op.open(was)
-		w.until(was+" leads to "+is, func() bool { return strings.HasSuffix(run(op, chromedp.Location()), is) })
+		w.until(was+" leads to "+is, func() bool { return strings.HasSuffix(op.at(), is) })
 	}
 }
 
@@ -181,7 +181,7 @@ func (w *walk) panelStays() {
 	op := w.op
 	at := func(want string) {
 		w.t.Helper()
-		w.until("the address is "+want, func() bool { return strings.HasSuffix(run(op, chromedp.Location()), want) })
+		w.until("the address is "+want, func() bool { return strings.HasSuffix(op.at(), want) })
 	}
 	open := func() bool { return run(op, chromedp.Evaluate[bool](`document.querySelector("#panel") !== null`)) }
 	run(op, chromedp.EmulateViewport(1440, 900))

@@ -32,7 +32,7 @@ func (b *tab) js(format string, args ...any) {
 // is returns what an expression is on the page, as text.
 func (b *tab) is(expression string) string {
 	b.t.Helper()
-	return run(b, chromedp.Evaluate[string]("(async () => String("+expression+"))()", chromedp.EvalAwaitPromise))
+	return read[string](b, "(async () => String("+expression+"))()", chromedp.EvalAwaitPromise)
 }
 
 // fill types into a field.

@@ -223,9 +223,9 @@ func (w *walk) zoned() {
 	run(op, chromedp.Evaluate[chromedp.Void](`document.getElementById("filters").open = true; document.getElementById("from").value = "2026-11-21T10:30"; undefined`))
 	run(op, clickOn("#filter"))
 	w.until("the filter is in the address", func() bool {
-		return strings.Contains(run(op, chromedp.Location()), "from=") && op.text("#requests [data-found]") != ""
+		return strings.Contains(op.at(), "from=") && op.text("#requests [data-found]") != ""
 	})
-	op.open(run(op, chromedp.Location()))
+	op.open(op.at())
 	sent := run(op, chromedp.Evaluate[[]string](`[new URLSearchParams(location.search).get("from"), document.getElementById("from").value]`))
 	assert.Equal(w.t, strings.Join(sent, " "), "2026-11-21T04:45:00.000Z 2026-11-21T10:30", "what the filter sent, and shows")
 	zone("")

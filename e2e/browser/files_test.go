@@ -65,7 +65,7 @@ func TestModelFiles(t *testing.T) {
 			w.until("the machine is connected", func() bool { op.open("/machines"); return strings.Contains(op.text("#machines tbody"), "now") })
 			op.leads(200, clickOn("#machines tbody a"))
 			op.leads(200, clickOn("#machine .tabs a[href$='?tab=models']"))
-			machine := run(op, chromedp.Location())
+			machine := op.at()
 			shows := func(selector, want string) {
 				t.Helper()
 				w.until(selector+" shows "+want, func() bool {

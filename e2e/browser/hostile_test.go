@@ -218,7 +218,7 @@ const acting = `d => [...d.querySelectorAll("*")].filter(e => e.tagName === "SCR
 func (b *tab) harmless() {
 	b.t.Helper()
 	if acts := run(b, chromedp.Evaluate[[]string](`[window.pwned ? "it ran" : "", ...(`+acting+`)(document)].filter(Boolean)`)); len(acts) > 0 {
-		b.t.Errorf("%s acts on text: %s", run(b, chromedp.Location()), strings.Join(acts, "\n"))
+		b.t.Errorf("%s acts on text: %s", b.at(), strings.Join(acts, "\n"))
 	}
 }
 

@@ -67,7 +67,7 @@ undefined`
 // rows returns the first cells of the rows of the list on the page.
 func (b *tab) rows() []string {
 	b.t.Helper()
-	return run(b, chromedp.Evaluate[[]string](`[...document.querySelectorAll(".list tbody tr")].map((row) => row.cells[0].textContent.trim())`))
+	return read[[]string](b, `[...document.querySelectorAll(".list tbody tr")].map((row) => row.cells[0].textContent.trim())`)
 }
 
 // listed waits until the list on the page has these rows, and its address these parameters.
@@ -76,7 +76,7 @@ func (w *walk) listed(b *tab, search string, rows ...string) {
 	var got []string
 	w.until(fmt.Sprintf("%s lists %q", search, rows), func() bool {
 		got = b.rows()
-		return slices.Equal(got, rows) && run(b, chromedp.Evaluate[string](`decodeURIComponent(location.search)`)) == search
+		return slices.Equal(got, rows) && read[string](b, `decodeURIComponent(location.search)`) == search
 	})
 }
 
@@ -105,7 +105,7 @@ func (w *walk) press(b *tab, text string) {
 	for _, key := range text {
 		before := run(b, chromedp.Evaluate[int](`window.keys.length`))
 		run(b, chromedp.KeyEvent(string(key)))
-		w.until("the rows follow", func() bool { return run(b, chromedp.Evaluate[int](`window.keys.length`)) > before })
+		w.until("the rows follow", func() bool { return read[int](b, `window.keys.length`) > before })
 	}
 }
 
@@ -153,7 +153,7 @@ func TestLargeLists(t *testing.T) {
 	w.until("those are offline", func() bool { return len(op.rows()) == 50 && op.rows()[0] == last })
 	run(op, clickOn(".pages [rel=next]"))
 	w.until("the second page is there", func() bool { return strings.HasPrefix(op.text("[data-found]"), "51 to ") })
-	at := run(op, chromedp.Location())
+	at := op.at()
 	second := op.rows()
 	w.look(op, "models-asked")
 	op.open(at)
@@ -241,7 +241,7 @@ func (w *walk) rowMenu(machine string) {
 	run(op, chromedp.KeyEvent("\t\t"))
 	assert.Equal(w.t, at(), "open: Calls")
 	op.leads(200, chromedp.KeyEvent("\r"))
-	assert.Contains(w.t, run(op, chromedp.Location()), "/requests?machine="+machine)
+	assert.Contains(w.t, op.at(), "/requests?machine="+machine)
 }
 
 // liveList changes the state of a machine while its list is used: the states follow, but neither

@@ -36,7 +36,7 @@ func TestPasskey(t *testing.T) {
 		b.inspect("signin-passkey")
 		b.send("#use-passkey")
 		b.see("passkey")
-		assert.Equal(t, run(b, chromedp.Location()), s.base+"/sessions", "the sign-in leads to")
+		assert.Equal(t, b.at(), s.base+"/sessions", "the sign-in leads to")
 	}
 	b.open("/account")
 	b.send("#passkeys form button")

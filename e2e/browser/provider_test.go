@@ -13,7 +13,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/chromedp/chromedp"
 	"github.com/go-jose/go-jose/v4"
 
 	"github.com/kith/kith/internal/assert"
@@ -83,7 +82,7 @@ func (b *tab) goAndCome(s *stage, path string) {
 
 func (b *tab) backAt(s *stage, path string) {
 	b.t.Helper()
-	s.until("the browser is at "+path, func() bool { return run(b, chromedp.Location()) == s.base+path && b.text("h1") != "" })
+	s.until("the browser is at "+path, func() bool { return b.at() == s.base+path && b.text("h1") != "" })
 }
 
 // vouching is an OpenID provider at which zoe is signed in. The first time it is

@@ -222,7 +222,7 @@ func (w *walk) hours() {
 	op.open("/machines")
 	w.look(op, "machines")
 	op.leads(200, clickOn("#machines tbody a"))
-	machine := run(op, chromedp.Location())
+	machine := op.at()
 	if w.scripts {
 		w.live(machine)
 	}

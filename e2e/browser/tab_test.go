@@ -2,6 +2,7 @@ package browser_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -9,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/chromedp/cdproto"
 	"github.com/chromedp/cdproto/emulation"
 	"github.com/chromedp/cdproto/log"
 	"github.com/chromedp/cdproto/network"
@@ -118,7 +120,7 @@ func (b *tab) leads(want int64, steps ...chromedp.Action[chromedp.Void]) {
 	if now.Status != want {
 		b.t.Fatalf("status %d, want %d: %s says %q", now.Status, want, b.is("location.href"), b.text("main"))
 	}
-	for _, action := range run(b, chromedp.Evaluate[[]string](`[...document.querySelectorAll("form[method=post]")].map(f => f.getAttribute("action"))`)) {
+	for _, action := range read[[]string](b, `[...document.querySelectorAll("form[method=post]")].map(f => f.getAttribute("action"))`) {
 		b.forms[action] = struct{}{}
 	}
 }
@@ -130,6 +132,27 @@ func run[T any](b *tab, action chromedp.Action[T]) T {
 	defer cancel()
 	got := assert.Value(chromedp.Run(ctx, action))(b.t)
 	return got
+}
+
+// read returns what an expression that changes nothing is on the page. A page that is left
+// ends the evaluation with an error; read evaluates the expression on the next page then.
+func read[T any](b *tab, expression string, opts ...chromedp.EvaluateOption) T {
+	b.t.Helper()
+	ctx, cancel := context.WithTimeout(b.ctx, patience)
+	defer cancel()
+	for {
+		got, err := chromedp.Run(ctx, chromedp.Evaluate[T](expression, opts...))
+		var left *cdproto.Error
+		if !errors.As(err, &left) || left.Message != "Inspected target navigated or closed" && left.Message != "Execution context was destroyed." {
+			return assert.Value(got, err)(b.t)
+		}
+	}
+}
+
+// at returns the address of the page.
+func (b *tab) at() string {
+	b.t.Helper()
+	return read[string](b, "location.href")
 }
 
 // open goes to a path of the site, or to a link.
@@ -156,14 +179,14 @@ func (b *tab) send(button string, fields ...string) {
 // text is what an element shows.
 func (b *tab) text(selector string) string {
 	b.t.Helper()
-	return strings.TrimSpace(run(b, chromedp.Evaluate[string](fmt.Sprintf(`document.querySelector(%q)?.textContent ?? ""`, selector))))
+	return strings.TrimSpace(read[string](b, fmt.Sprintf(`document.querySelector(%q)?.textContent ?? ""`, selector)))
 }
 
 // see fails the test if the page does not say something.
 func (b *tab) see(want string) {
 	b.t.Helper()
 	if got := b.text("main"); !strings.Contains(got, want) {
-		b.t.Fatalf("%s does not say %q but %q", run(b, chromedp.Location()), want, got)
+		b.t.Fatalf("%s does not say %q but %q", b.at(), want, got)
 	}
 }
 
