@@ -39,8 +39,9 @@ func (db *DB) MemberByName(ctx context.Context, name string) (account.Member, er
 }
 
 // MemberWhoTypes returns the member whose name was typed, in capitals or not; names that
-// differ in capitals alone are never given out. All names that it takes for one have the same
-// strings.ToLower, by which guesses at one member are limited.
+// differ in capitals alone are never given out. It compares by strings.ToLower, because
+// attempts to sign in are limited for each strings.ToLower of the typed name; strings.EqualFold
+// would accept further spellings, each with attempts of its own.
 func (db *DB) MemberWhoTypes(ctx context.Context, name string) (account.Member, error) {
 	found, err := db.MemberByName(ctx, name)
 	if !errors.Is(err, ErrNotFound) {
