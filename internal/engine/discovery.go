@@ -235,10 +235,9 @@ func (f *Finder) probe(ctx context.Context, a *address, thorough bool) {
 	p := &probe{rt: f.rt, base: a.base, wait: nearWait, pages: map[string]page{}, known: a.known, retried: a.missed}
 	limit := nearProbe
 	switch {
-	case !loopback(a.base):
+	// Nothing waits for the probe after one that timed out, which decides what the engine is.
+	case !loopback(a.base), !thorough && (a.missed || a.load.missed):
 		p.wait, limit = farWait, farProbe
-	case !thorough && (a.missed || a.load.missed):
-		p.wait = nearProbe // nothing waits for this probe
 	}
 	within, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()

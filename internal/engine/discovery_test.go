@@ -240,6 +240,25 @@ func TestSlowPlaces(t *testing.T) {
 	})
 }
 
+// An engine that takes 0.8 s for each page is not taken for another kind: nothing waits for
+// the second probe, which has time for all pages.
+func TestAllPagesLate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ollama := enginetest.New(enginetest.Ollama, enginetest.Options{Models: []enginetest.Model{{ID: "m"}}}).Transport()
+		f := probed(t, Config{Endpoints: []string{"http://127.0.0.1:1"}, Transport: tripper(func(r *http.Request) (*http.Response, error) {
+			select {
+			case <-time.After(800 * time.Millisecond):
+				return ollama.RoundTrip(r)
+			case <-r.Context().Done():
+				return nil, r.Context().Err()
+			}
+		})})
+		assert.Equal(t, len(f.Engines()), 0, "engines at first")
+		f.ProbeAgain(t.Context())
+		assert.Same(t, kindsOf(f), []string{"http://127.0.0.1:1 ollama"})
+	})
+}
+
 // An engine on a busy machine, whose own page is late once, is not taken for
 // another kind. A server that never answers at such a page is taken for what its
 // other pages show.
