@@ -1,6 +1,7 @@
 package browser_test
 
 import (
+	"encoding/binary"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -605,18 +606,31 @@ func TestChatFiles(t *testing.T) {
 	op.fill("#model", "voxtral")
 	add("choice", "noise.wav", "RIFF1234AVI ")
 	says("noise.wav is neither WAV nor MP3.")
-	add("drop", "song.wav", "RIFF1234WAVEfmt ")
+	add("drop", "song.wav", wavOf(2000))
 	add("choice", "talk.mp3", "ID3")
 	chips("song.wav,talk.mp3")
 	add("choice", "more.mp3", "\u00ff\u00fb")
 	says("A message has at most 2 audio files.")
 	w.say("Listen")
 	w.answered(1, "Hello from the attic")
-	w.askedWith(`{"type":"input_audio","input_audio":{"data":"UklGRjEyMzRXQVZFZm10IA==","format":"wav"}}`, `"format":"mp3"`)
+	w.askedWith(`{"type":"input_audio","input_audio":{"data":"UklGR`, `"format":"wav"}}`, `"format":"mp3"`)
 	op.open(op.is("location.pathname"))
-	w.until("the sounds are shown", func() bool { return op.text("#said p.file") == "song.wav 16 B" })
+	w.until("the sounds are shown", func() bool { return op.text("#said p.file") == "song.wav 2 KB" })
+	w.until("a sound can be played", func() bool { return op.is(`document.querySelector("#said audio[aria-label='song.wav']").duration`) == "0.25" })
 	op.seen("try-sounds")
 	op.quiet()
+}
+
+// wavOf returns a WAV file of silence, 8 bits a sample and 8,000 samples a second, with a character for each byte.
+func wavOf(samples int) string {
+	head := append([]byte("RIFF"), binary.LittleEndian.AppendUint32(nil, uint32(36+samples))...)
+	head = append(head, "WAVEfmt \x10\x00\x00\x00\x01\x00\x01\x00\x40\x1f\x00\x00\x40\x1f\x00\x00\x01\x00\x08\x00data"...)
+	head = binary.LittleEndian.AppendUint32(head, uint32(samples))
+	runes := make([]rune, 0, len(head)+samples)
+	for _, b := range head {
+		runes = append(runes, rune(b))
+	}
+	return string(runes) + strings.Repeat("\u0080", samples)
 }
 
 // drawn has an answer drawn piece by piece, with its formulas and colours, and returns what it is as HTML.

@@ -81,7 +81,7 @@ const conversation = (said, titles, { edit, again, remove, choose, rewrite, draw
       shown.tabIndex = 0;
       mine.append(element("details", "file", element("summary", "", name, " ", element("small", "muted", size(text.length))), shown));
     }
-    for (const sound of turn.sounds ?? []) mine.append(element("p", "file", sound.name, " ", element("small", "muted", sizeOf(sound))));
+    for (const sound of turn.sounds ?? []) mine.append(element("p", "file", sound.name, " ", element("small", "muted", sizeOf(sound)), player(sound)));
     mine.append(tools("message", versions(tree.messages(chat, i), i, "message"), copyTool("message", turn.ask),
       tool("pencil", "Edit this message", () => edit(k)), tool("trash-2", "Delete this message", () => remove(k))));
     const place = element("div", turn.answers.length > 1 ? "turn two" : "turn", mine);
@@ -89,6 +89,15 @@ const conversation = (said, titles, { edit, again, remove, choose, rewrite, draw
     if (said.children[k]) said.children[k].replaceWith(place);
     else said.append(place);
     return place;
+  }
+
+  // Returns what plays a sound of a message.
+  function player({ name, data, format }) {
+    const made = element("audio");
+    made.controls = true;
+    made.ariaLabel = name;
+    made.src = "data:audio/" + (format === "mp3" ? "mpeg" : format) + ";base64," + data;
+    return made;
   }
 
   // Creates the elements of an answer: its thinking, its text, its details and what can be done with it.
