@@ -104,7 +104,7 @@ release: ## every artifact of a release, to dist: archives, packages, the hub's 
 	@cd scripts/release && $(GO) run . -source ../.. -out ../../dist
 
 fmt: ## gofmt everything
-	@"$$($(GO) env GOROOT)/bin/gofmt" -w cmd internal scripts
+	@git ls-files -co --exclude-standard '*.go' | xargs "$$($(GO) env GOROOT)/bin/gofmt" -w
 
 clean: ## remove what was built and fetched
 	@rm -rf bin build dist

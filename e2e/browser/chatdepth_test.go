@@ -616,7 +616,9 @@ func TestChatFiles(t *testing.T) {
 	w.askedWith(`{"type":"input_audio","input_audio":{"data":"UklGR`, `"format":"wav"}}`, `"format":"mp3"`)
 	op.open(op.is("location.pathname"))
 	w.until("the sounds are shown", func() bool { return op.text("#said p.file") == "song.wav 2 KB" })
-	w.until("a sound can be played", func() bool { return op.is(`document.querySelector("#said audio[aria-label='song.wav']").duration`) == "0.25" })
+	w.until("a sound can be played", func() bool {
+		return op.is(`document.querySelector("#said audio[aria-label='song.wav']").duration`) == "0.25"
+	})
 	op.seen("try-sounds")
 	op.quiet()
 }
