@@ -1,6 +1,8 @@
 package browser_test
 
 import (
+	"bytes"
+	"encoding/base64"
 	"encoding/binary"
 	"encoding/json"
 	"fmt"
@@ -606,33 +608,49 @@ func TestChatFiles(t *testing.T) {
 	op.fill("#model", "voxtral")
 	add("choice", "noise.wav", "RIFF1234AVI ")
 	says("noise.wav is neither WAV nor MP3.")
-	add("drop", "song.wav", wavOf(2000))
-	add("choice", "talk.mp3", "ID3")
+	song := wavOf(2000)
+	talk := bytes.Repeat(append([]byte{0xff, 0xfb, 0x90, 0xc0}, make([]byte, 413)...), 40) // silence: 40 frames of 1,152 samples at 44,100 a second
+	add("drop", "song.wav", characters(song))
+	add("choice", "talk.mp3", characters(talk))
 	chips("song.wav,talk.mp3")
 	add("choice", "more.mp3", "\u00ff\u00fb")
 	says("A message has at most 2 audio files.")
 	w.say("Listen")
 	w.answered(1, "Hello from the attic")
-	w.askedWith(`{"type":"input_audio","input_audio":{"data":"UklGR`, `"format":"wav"}}`, `"format":"mp3"`)
+	for format, sound := range map[string][]byte{"wav": song, "mp3": talk} {
+		w.askedWith(fmt.Sprintf(`{"type":"input_audio","input_audio":{"data":%q,"format":%q}}`, base64.StdEncoding.EncodeToString(sound), format))
+	}
 	op.open(op.is("location.pathname"))
 	w.until("the sounds are shown", func() bool { return op.text("#said p.file") == "song.wav 2 KB" })
-	w.until("a sound can be played", func() bool {
-		return op.is(`document.querySelector("#said audio[aria-label='song.wav']").duration`) == "0.25"
+	for name, lasts := range map[string]string{"song.wav": "0.25", "talk.mp3": "1.04"} {
+		w.until(name+" can be played", func() bool {
+			return strings.HasPrefix(op.is(`document.querySelector("#said audio[aria-label='`+name+`']").duration`), lasts)
+		})
+	}
+	run(op, clickOn("#ask")) // nothing is played on a page that was not used yet
+	op.js(`await document.querySelector("#said audio[aria-label='talk.mp3']").play()`)
+	w.until("it was played to its end", func() bool {
+		return op.is(`document.querySelector("#said audio[aria-label='talk.mp3']").ended`) == "true"
 	})
 	op.seen("try-sounds")
 	op.quiet()
 }
 
-// wavOf returns a WAV file of silence, 8 bits a sample and 8,000 samples a second, with a character for each byte.
-func wavOf(samples int) string {
+// wavOf returns a WAV file of silence, 8 bits a sample and 8,000 samples a second.
+func wavOf(samples int) []byte {
 	head := append([]byte("RIFF"), binary.LittleEndian.AppendUint32(nil, uint32(36+samples))...)
 	head = append(head, "WAVEfmt \x10\x00\x00\x00\x01\x00\x01\x00\x40\x1f\x00\x00\x40\x1f\x00\x00\x01\x00\x08\x00data"...)
 	head = binary.LittleEndian.AppendUint32(head, uint32(samples))
-	runes := make([]rune, 0, len(head)+samples)
-	for _, b := range head {
-		runes = append(runes, rune(b))
+	return append(head, bytes.Repeat([]byte{0x80}, samples)...)
+}
+
+// characters returns a file's bytes as characters of the same numbers.
+func characters(file []byte) string {
+	runes := make([]rune, len(file))
+	for i, b := range file {
+		runes[i] = rune(b)
 	}
-	return string(runes) + strings.Repeat("\u0080", samples)
+	return string(runes)
 }
 
 // drawn has an answer drawn piece by piece, with its formulas and colours, and returns what it is as HTML.

@@ -324,9 +324,7 @@ func (d *doctor) engines(ctx context.Context, config *daemonFile, status daemon.
 			d.fail("engines", "correct [discovery] endpoints", "%v", err)
 			return
 		}
-		ctx, cancel := context.WithTimeout(ctx, checkTimeout)
-		defer cancel()
-		finder.Probe(ctx)
+		finder.Probe(ctx) // it limits its own time, and an interrupted one has no result
 		if finder.Late() {
 			finder.ProbeAgain(ctx)
 		}

@@ -27,6 +27,8 @@ import (
 	"time"
 
 	"github.com/kith/kith/internal/assert"
+	"github.com/kith/kith/internal/daemon"
+	"github.com/kith/kith/internal/enginetest"
 )
 
 // patient is a machine without failures, and the parts that a test breaks.
@@ -524,6 +526,27 @@ func TestSealedCallsAreShown(t *testing.T) {
 
 // An id that is the path of its file is seen by everyone who may use the model: doctor and
 // status say so, with the flag that changes it, and of no other id.
+// TestDoctorWaitsForSlowEngines: an engine that does not answer at three pages keeps the
+// second look for 6 s, and is found.
+func TestDoctorWaitsForSlowEngines(t *testing.T) {
+	t.Parallel()
+	kobold := enginetest.New(enginetest.KoboldCpp, enginetest.Options{Models: []enginetest.Model{{ID: "m"}}})
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch r.URL.Path {
+		case "/readyz", "/api/v0/models", "/engines/status":
+			<-r.Context().Done()
+		default:
+			kobold.ServeHTTP(w, r)
+		}
+	}))
+	defer server.Close()
+	config, err := configured(t, "[engine]\nbuiltin = false\n[discovery]\nenabled = false\nendpoints = [\""+server.URL+"\"]\n", 0o600)
+	assert.OK(t, err)
+	d := &doctor{app: &app{}}
+	d.engines(t.Context(), config, daemon.Status{}, false)
+	assert.Same(t, d.findings[:1], []finding{{"engines", "ok", "KoboldCpp at " + server.URL + ": 1 model", ""}})
+}
+
 func TestPathsAsIDsAreNamed(t *testing.T) {
 	const path = "/home/ann/models/tiny.gguf"
 	p := newPatient(t)

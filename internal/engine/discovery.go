@@ -235,7 +235,7 @@ func (f *Finder) probe(ctx context.Context, a *address, thorough bool) {
 	p := &probe{rt: f.rt, base: a.base, wait: nearWait, pages: map[string]page{}, known: a.known, retried: a.missed}
 	limit := nearProbe
 	switch {
-	// Nothing waits for the probe after one that timed out, which decides what the engine is.
+	// The probe after one that timed out decides what the engine is, so it may take longer.
 	case !loopback(a.base), !thorough && (a.missed || a.load.missed):
 		p.wait, limit = farWait, farProbe
 	}
